@@ -20,12 +20,12 @@ from typing import Final
 import msgspec
 
 from dledger_mq.client.arguments import check_int, check_queue, check_text, wrong_type
-from dledger_mq.client.errors import InvalidMessageError, RequestFailedError
+from dledger_mq.client.errors import ClientUsageError, InvalidMessageError, RequestFailedError
 from dledger_mq.client.lane import PendingSend
-from dledger_mq.client.messages import check_message
+from dledger_mq.client.messages import Message, check_message
 from dledger_mq.client.producer import Producer
 from dledger_mq.client.queues import MessageQueue
-from dledger_mq.client.send_maker import Row
+from dledger_mq.client.send_maker import MessageColumns, Row
 from dledger_mq.message.batch import BATCH_ITEMS_MAX
 from dledger_mq.message.names import is_retry_topic
 from dledger_mq.message.numbers import QueueOffset
@@ -40,12 +40,11 @@ def row_key(*parts: str | bytes) -> bytes:
 
     Two rows of one batch have one key with a probability of about n²/2⁶⁵ for n rows: 3 in 10⁸ for a million.
     """
-    hashed = blake2b(digest_size=KEY_BYTES)
+    pieces: list[bytes] = []
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
-        hashed.update(len(data).to_bytes(4, "big"))
-        hashed.update(data)
-    return hashed.digest()
+        pieces += (len(data).to_bytes(4, "big"), data)
+    return blake2b(b"".join(pieces), digest_size=KEY_BYTES).digest()
 
 
 class RowsResult(msgspec.Struct, frozen=True):
@@ -143,24 +142,64 @@ class IdempotentProducer(Producer):
         self._enter(pending, at_once=False)
         return PendingRows(pending, len(rows))
 
+    async def submit_columns(
+        self,
+        columns: MessageColumns,
+        *,
+        queue: MessageQueue,
+        sink_id: str = "",
+        batch_id: int = 0,
+        timeout_s: float | None = None,
+    ) -> PendingSend | PendingRows:
+        """Queue one send of messages that are given by columns, as `submit_batch` and `submit_rows` do.
+
+        What their columns say of each message is checked by whoever made them. With row keys they are rows of that
+        sink's batch. A producer with hooks or a trace needs messages: it sends only rows so.
+
+        Raises:
+            ClientUsageError: there are hooks or a trace.
+            InvalidMessageError: a limit is broken; nothing was sent.
+            NoRouteError, NameServersUnreachableError: nothing was sent.
+        """
+        session = self._live()
+        check_queue(queue)
+        self._check_columns(columns, queue)
+        is_rows = columns.row_keys is not None
+        if is_rows:
+            _check_sink(len(columns.bodies), sink_id, batch_id, queue)
+        elif self._settings.hooks is not None or self._settings.trace:
+            raise ClientUsageError("columns pass no hooks and leave no trace")
+        deadline = self._deadline(timeout_s)
+        if not session.routes.knows(queue.broker_name):
+            await self._publish_queues(queue.topic, deadline - self._now())
+        await self.wait_for_room()
+        sink_batch = f"{batch_id} {sink_id}" if is_rows else None
+        pending = self._maker.columns(columns, queue, sink_batch=sink_batch, deadline=deadline)
+        self._enter(pending, at_once=False)
+        return PendingRows(pending, len(columns.bodies)) if is_rows else pending
+
+    def _check_columns(self, columns: MessageColumns, queue: MessageQueue) -> None:
+        """Raise InvalidMessageError for columns that make no batch."""
+        bodies, row_keys = columns.bodies, columns.row_keys
+        keys = bodies if row_keys is None else row_keys
+        if not 0 < len(bodies) == len(columns.labels) == len(keys) <= BATCH_ITEMS_MAX:
+            raise InvalidMessageError(
+                f"{len(bodies)} bodies, {len(columns.labels)} labels and {len(keys)} keys make no batch"
+            )
+        check_message(Message(queue.topic, min(bodies, key=len)), self._body_bytes_max)
+        check_message(Message(queue.topic, max(bodies, key=len)), self._body_bytes_max)
+        if row_keys is not None and set(map(len, row_keys)) != {KEY_BYTES}:
+            raise InvalidMessageError(f"a row key must have {KEY_BYTES} bytes")
+        if is_retry_topic(queue.topic):
+            raise InvalidMessageError("columns cannot go to a retry topic")
+
     def _check_rows(
         self, rows: Sequence[Row], sink_id: str, batch_id: int, queue: MessageQueue
     ) -> None:
         """Raise InvalidMessageError for what the broker would refuse, before anything is sent."""
         check_queue(queue)
-        check_text("sink_id", sink_id)
-        check_int("batch_id", batch_id)
         _check_are_rows(rows)
-        if not 0 < len(rows) <= BATCH_ITEMS_MAX:
-            raise InvalidMessageError(f"{len(rows)} rows in one send, 1 to {BATCH_ITEMS_MAX} fit")
-        if not sink_id.isprintable() or not 0 < len(sink_id.encode()) <= SINK_ID_BYTES_MAX:
-            raise InvalidMessageError(
-                f"sink id {sink_id!r} has not 1 to {SINK_ID_BYTES_MAX} bytes of printable text"
-            )
-        if not 0 <= batch_id <= BATCH_ID_MAX:
-            raise InvalidMessageError(f"batch id {batch_id} is not in 0..{BATCH_ID_MAX}")
-        if is_retry_topic(queue.topic):
-            raise InvalidMessageError("rows cannot go to a retry topic")
+        _check_sink(len(rows), sink_id, batch_id, queue)
         for row in rows:
             check_message(row.message, self._body_bytes_max)
             if row.message.topic != queue.topic or (row.message.is_delayed and len(rows) > 1):
@@ -173,6 +212,22 @@ class IdempotentProducer(Producer):
                 raise InvalidMessageError(
                     f"a row key has {len(row.key)} bytes, it must have {KEY_BYTES}"
                 )
+
+
+def _check_sink(count: int, sink_id: str, batch_id: int, queue: MessageQueue) -> None:
+    """Raise InvalidMessageError for rows that no sink sends at once, or to there."""
+    check_text("sink_id", sink_id)
+    check_int("batch_id", batch_id)
+    if not 0 < count <= BATCH_ITEMS_MAX:
+        raise InvalidMessageError(f"{count} rows in one send, 1 to {BATCH_ITEMS_MAX} fit")
+    if not sink_id.isprintable() or not 0 < len(sink_id.encode()) <= SINK_ID_BYTES_MAX:
+        raise InvalidMessageError(
+            f"sink id {sink_id!r} has not 1 to {SINK_ID_BYTES_MAX} bytes of printable text"
+        )
+    if not 0 <= batch_id <= BATCH_ID_MAX:
+        raise InvalidMessageError(f"batch id {batch_id} is not in 0..{BATCH_ID_MAX}")
+    if is_retry_topic(queue.topic):
+        raise InvalidMessageError("rows cannot go to a retry topic")
 
 
 def _check_are_rows(rows: object) -> None:

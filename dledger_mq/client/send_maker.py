@@ -23,8 +23,9 @@ from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.send_frames import SendTemplates
 from dledger_mq.client.send_notes import SendNote
 from dledger_mq.client.session import Session
-from dledger_mq.message.batch import BatchItem, encode_batch
-from dledger_mq.message.properties import PROPERTIES_BYTES_MAX, SINK_ROW, encode_property
+from dledger_mq.message.batch import BatchItem, encode_batch, encode_labelled_batch
+from dledger_mq.message.errors import BatchError
+from dledger_mq.message.properties import PROPERTIES_BYTES_MAX, SINK_ROW, UNIQ_KEY, encode_property
 from dledger_mq.message.sys_flags import TRANSACTION_PREPARED
 
 
@@ -33,6 +34,22 @@ class Row(msgspec.Struct, frozen=True):
 
     key: bytes
     message: Message
+
+
+class MessageColumns(msgspec.Struct, frozen=True):
+    """Several messages of one topic by columns, for a job that has made and checked them so.
+
+    Each has no flag, no delay, and a UNIQ_KEY that the producer makes.
+
+    Attributes:
+        bodies: each of 1 byte to what the producer takes.
+        labels: of each the properties behind its UNIQ_KEY, encoded: tag, keys, the application's.
+        row_keys: of each the key of the row that it is; None for messages that are no rows.
+    """
+
+    bodies: Sequence[bytes]
+    labels: Sequence[bytes]
+    row_keys: Sequence[bytes] | None = None
 
 
 class SendMaker:
@@ -201,6 +218,45 @@ class SendMaker:
             session, items, keys, queue, now_ms=now_ms, deadline=deadline, sink_batch=sink_batch
         )
 
+    def columns(
+        self,
+        columns: MessageColumns,
+        queue: MessageQueue,
+        *,
+        sink_batch: str | None,
+        deadline: float,
+    ) -> PendingSend:
+        """Make one send as `batch` makes it, or `rows` of those that have row keys; of one message as `single`.
+
+        Raises:
+            InvalidMessageError: the properties of one, or all bodies together are too large.
+            ClientClosedError: the producer is not open.
+        """
+        session = self.live_session()
+        now_ms = time.time_ns() // 1_000_000
+        labels = columns.labels
+        if columns.row_keys is not None:
+            mark = b" %b\x02" % (sink_batch or "").encode()
+            labels = [
+                b"%bSINK_ROW\x01%b%b" % (label, key.hex().encode(), mark)
+                for label, key in zip(labels, columns.row_keys, strict=True)
+            ]
+        keys = session.unique_keys.next_keys(now_ms, len(columns.bodies))
+        if len(keys) == 1:
+            properties = encode_property(UNIQ_KEY, keys[0].encode()) + labels[0]
+            _check_length(properties)
+            item = BatchItem(0, columns.bodies[0], properties)
+            return self._alone(
+                session, item, keys, queue, now_ms=now_ms, deadline=deadline, sink_batch=sink_batch
+            )
+        try:
+            body = encode_labelled_batch(columns.bodies, keys, labels)
+        except BatchError as error:
+            raise InvalidMessageError(str(error)) from error
+        return self._batch_send(
+            session, body, keys, queue, now_ms=now_ms, deadline=deadline, sink_batch=sink_batch
+        )
+
     def _several(
         self,
         session: Session,
@@ -214,32 +270,85 @@ class SendMaker:
     ) -> PendingSend:
         """Make one send; a single row travels as a message, which may be compressed."""
         assert len(items) == len(keys) > 0, f"{len(items)} messages with {len(keys)} keys"
+        if sink_batch is None or len(items) > 1:
+            return self._batch_send(
+                session,
+                encode_batch(items),
+                keys,
+                queue,
+                now_ms=now_ms,
+                deadline=deadline,
+                sink_batch=sink_batch,
+            )
+        return self._alone(
+            session, items[0], keys, queue, now_ms=now_ms, deadline=deadline, sink_batch=sink_batch
+        )
+
+    def _alone(
+        self,
+        session: Session,
+        item: BatchItem,
+        keys: Sequence[str],
+        queue: MessageQueue,
+        *,
+        now_ms: int,
+        deadline: float,
+        sink_batch: str | None,
+    ) -> PendingSend:
+        """Make the send of a single message, which may be compressed."""
         settings = self._settings
-        sys_flag = flag = 0
-        is_batch = sink_batch is None or len(items) > 1
-        if is_batch:
-            body, properties = encode_batch(items), b""
-            if len(body) > settings.message_bytes_max:
-                raise InvalidMessageError(
-                    f"the batch has {len(body)} bytes, at most {settings.message_bytes_max}"
-                )
-        else:
-            flag, properties = items[0].flag, items[0].properties
-            body, sys_flag = pack_body(
-                items[0].body, settings.compress_from_bytes, settings.compress_level
+        body, sys_flag = pack_body(item.body, settings.compress_from_bytes, settings.compress_level)
+        opaque = session.opaques.take()
+        frame = self._templates.frame(
+            queue,
+            body,
+            item.properties,
+            opaque=opaque,
+            born_timestamp_ms=now_ms,
+            sys_flag=sys_flag,
+            flag=item.flag,
+            sink_batch=sink_batch,
+        )
+        return self._pending(session, frame, keys, queue, opaque=opaque, deadline=deadline)
+
+    def _batch_send(
+        self,
+        session: Session,
+        body: bytes,
+        keys: Sequence[str],
+        queue: MessageQueue,
+        *,
+        now_ms: int,
+        deadline: float,
+        sink_batch: str | None,
+    ) -> PendingSend:
+        """Make one send of an encoded batch."""
+        if len(body) > self._settings.message_bytes_max:
+            raise InvalidMessageError(
+                f"the batch has {len(body)} bytes, at most {self._settings.message_bytes_max}"
             )
         opaque = session.opaques.take()
         frame = self._templates.frame(
             queue,
             body,
-            properties,
+            b"",
             opaque=opaque,
             born_timestamp_ms=now_ms,
-            sys_flag=sys_flag,
-            flag=flag,
-            is_batch=is_batch,
+            is_batch=True,
             sink_batch=sink_batch,
         )
+        return self._pending(session, frame, keys, queue, opaque=opaque, deadline=deadline)
+
+    def _pending(
+        self,
+        session: Session,
+        frame: bytes,
+        keys: Sequence[str],
+        queue: MessageQueue,
+        *,
+        opaque: int,
+        deadline: float,
+    ) -> PendingSend:
         return PendingSend(
             queue,
             ",".join(keys),

@@ -139,6 +139,18 @@ class UniqKeyMaker:
         self._counter = (self._counter + 1) & 0xFFFF
         return f"{self._head}{self._counter:04X}"
 
+    def next_keys(self, now_ms: int, count: int) -> list[str]:
+        """Return the next keys, as so many calls of `next_key` do."""
+        if not count:
+            return []
+        first = self.next_key(now_ms)
+        head, counter = self._head, self._counter
+        self._counter = (counter + count - 1) & 0xFFFF
+        return [
+            first,
+            *[f"{head}{each & 0xFFFF:04X}" for each in range(counter + 1, counter + count)],
+        ]
+
     def _since_month_start_ms(self, now_ms: int) -> int:
         since_ms = now_ms - self._month_start_ms
         if now_ms >= self._month_end_ms or since_ms < -_CLOCK_STEP_BACK_MS:

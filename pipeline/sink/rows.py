@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from dledger_mq import InvalidMessageError, Message, row_key
+from dledger_mq import InvalidMessageError, Message
 from dledger_mq.client.messages import check_message
 from dledger_mq.message.names import topic_problem
 from dledger_mq.message.numbers import QueueOffset
 from pipeline.errors import BadRowError
-from pipeline.sink.columns import COORDINATES, SinkColumns
+from pipeline.sink.columns import SinkColumns
 from pipeline.sink.options import SinkOptions
+from pipeline.sink.row_keys import RowKeyMaker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,14 +80,20 @@ class _GivenRow(NamedTuple):
 
 
 class RowReader:
-    """Reads the rows of one partition, in order."""
+    """Reads the rows of one partition, in order.
+
+    Attributes:
+        columns: of its batches.
+        count: of the rows that were read, and so the number of the next one.
+        keys: makes those of an exactly-once sink.
+    """
 
     def __init__(self, columns: SinkColumns, options: SinkOptions, partition: int) -> None:
-        self._columns = columns
+        self.columns = columns
+        self.count = 0
+        self.keys = RowKeyMaker(columns.key_columns, partition)
         self._options = options
         self._partition = partition
-        self._count = 0
-        self._seen: set[bytes] | None = set() if columns.key_columns == COORDINATES else None
 
     def read(self, batch: pa.RecordBatch) -> Iterator[OutRow]:
         """Yield the rows of an Arrow batch.
@@ -96,13 +103,13 @@ class RowReader:
         """
         given = {
             name: _values(batch.column(place))
-            for place, name in enumerate(self._columns.names)
+            for place, name in enumerate(self.columns.names)
             if name in _ORDER
         }
         nothing: Sequence[None] = [None] * batch.num_rows
         ordered = [given.get(name, nothing) for name in _ORDER]
         for values in zip(*ordered, strict=True):
-            number, self._count = self._count, self._count + 1
+            number, self.count = self.count, self.count + 1
             try:
                 yield self._row(number, _GivenRow._make(values))
             except (InvalidMessageError, ValueError, OverflowError) as error:
@@ -130,7 +137,7 @@ class RowReader:
             raise ValueError("topic is null")
         if body is None:
             raise ValueError("body is null")
-        pairs = _properties(properties) if properties else {}
+        pairs = given_properties(properties) if properties else {}
         if tags is None:
             tags = pairs.get("TAGS")
         if keys is None:
@@ -152,31 +159,9 @@ class RowReader:
         check_message(message)
         key = b""
         if self._options.is_exactly_once:
-            key = self._key(number, row_id, (topic, broker_name, queue_id, queue_offset))
+            place = (topic, broker_name, queue_id, queue_offset)
+            key = self.keys.one(number, row_id, place)
         return OutRow(number, message, key, broker_name, queue_id)
-
-    def _key(self, number: int, row_id: object, place: tuple[object, ...]) -> bytes:
-        """Return the key by which brokers recognize a repeated row; it must not depend on the attempt of the task."""
-        columns = self._columns.key_columns
-        if not columns:
-            return row_key("position", str(self._partition), str(number))
-        if columns == COORDINATES:
-            if None in place:
-                raise ValueError(
-                    f"one of {', '.join(COORDINATES)} is null: the row cannot be known again"
-                )
-            key = row_key("source", *map(str, place))
-            assert self._seen is not None, "made for these columns"
-            if key in self._seen:
-                raise ValueError(
-                    f"a second row of this partition comes from {place[0]}@{place[1]}/{place[2]} offset "
-                    f"{place[3]}: give a column idempotencyKey that distinguishes them"
-                )
-            self._seen.add(key)
-            return key
-        if row_id is None:
-            raise ValueError("idempotencyKey is null: the row cannot be known again")
-        return row_key("key", row_id if isinstance(row_id, bytes) else str(row_id))
 
     def _bad(self, number: int, why: str, values: tuple[object, ...]) -> BadRowError:
         named = dict(zip(_ORDER, values, strict=True))
@@ -209,7 +194,8 @@ def _values(column: pa.Array) -> list[object]:
     return values
 
 
-def _properties(given: str | Sequence[tuple[str, str | None]]) -> Mapping[str, str]:
+def given_properties(given: str | Sequence[tuple[str, str | None]]) -> Mapping[str, str]:
+    """Return the properties of a row; raises ValueError for a text that holds none."""
     if not isinstance(given, str):
         return {name: text for name, text in given if text is not None}
     try:

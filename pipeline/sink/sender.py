@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from itertools import repeat
+from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 import trio
 
@@ -19,12 +21,17 @@ from dledger_mq import (
 )
 from dledger_mq.client.idempotent_producer import PendingRows, RowsResult
 from dledger_mq.client.queues import RoundRobin, queue_for_key
+from dledger_mq.client.send_maker import MessageColumns
 from pipeline.errors import BadRowError, PipelineError
+from pipeline.sink.blocks import Block, read_block
 from pipeline.sink.counts import BatchCounts
 from pipeline.sink.options import COLUMN, PRODUCER_GROUP, ROUND_ROBIN, SinkOptions
 from pipeline.sink.rows import OutRow, RowReader
 
-ROW_OVERHEAD_BYTES: Final = 256
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROW_OVERHEAD_BYTES: Final = 272
 """The bytes of a row in a request besides its body and its texts, with something to spare."""
 BATCH_ROWS_MAX: Final = 4096
 RATE_STEPS: Final = 10
@@ -100,20 +107,78 @@ class RowSender:
             BadRowError: a row names a queue that is not there.
             PipelineError: rows are not known to be stored; says which, and why.
         """
+        await self._all_stored(self._submit_all(rows))
+        assert not self._gathered, f"rows for {list(self._gathered)} were not sent"
+        await self._wait_for_turn()
+
+    async def send_block(self, block: Block) -> None:
+        """Send the rows of a block and wait until all of them are stored, as `send` does.
+
+        Raises:
+            PipelineError: rows are not known to be stored; says which, and why.
+        """
+        await self._all_stored(self._submit_block(block))
+
+    async def _all_stored(self, submitting: Awaitable[None]) -> None:
+        """Submit, and wait for the end of all that was submitted, also if more could not be."""
         try:
-            for row in rows:
-                await self._keep_to_rate()
-                await self._add(row)
-            for queue in list(self._gathered):
-                await self._flush(queue)
+            await submitting
         finally:
             sent, self._sent = self._sent, []
             with trio.CancelScope(shield=True):  # bounded by the sends' own deadlines
                 failures = [failure for one in sent if (failure := await self._outcome(one))]
         if failures:
             raise failures[0]
-        assert not self._gathered, f"rows for {list(self._gathered)} were not sent"
-        await self._wait_for_turn()
+
+    async def _submit_all(self, rows: Iterable[OutRow]) -> None:
+        for row in rows:
+            await self._keep_to_rate()
+            await self._add(row)
+        for queue in list(self._gathered):
+            await self._flush(queue)
+
+    async def _submit_block(self, block: Block) -> None:
+        """Submit the rows of a block, in batches as full as those of `_add`."""
+        gathered: dict[MessageQueue, tuple[list[int], int]] = {}
+        batch_bytes = self._options.batch_bytes
+        for place, (queue, body, label) in enumerate(
+            zip(self._queues_of(block), block.bodies, block.labels, strict=True)
+        ):
+            size = ROW_OVERHEAD_BYTES + len(body) + len(label)
+            places, filled = gathered.get(queue, ([], 0))
+            if places and (filled + size > batch_bytes or len(places) >= BATCH_ROWS_MAX):
+                await self._submit_places(block, queue, places)
+                places, filled = [], 0
+            places.append(place)
+            gathered[queue] = (places, filled + size)
+        for queue, (places, _) in gathered.items():
+            await self._submit_places(block, queue, places)
+
+    async def _submit_places(self, block: Block, queue: MessageQueue, places: list[int]) -> None:
+        """Submit the rows in some places of a block as one send."""
+        columns = MessageColumns(
+            [block.bodies[place] for place in places],
+            [block.labels[place] for place in places],
+            None if block.row_keys is None else [block.row_keys[place] for place in places],
+        )
+        first, last = block.first + places[0], block.first + places[-1]
+        try:
+            pending = await self._producer.submit_columns(
+                columns, queue=queue, sink_id=self._task.sink_id, batch_id=self._task.batch_id
+            )
+        except ClientError as error:
+            raise self._failed(first, last, queue, error) from error
+        self._sent.append(_Sent(first, last, len(places), queue, pending))
+
+    def _queues_of(self, block: Block) -> Iterator[MessageQueue]:
+        """Choose the queue of each row of a block as `_queue_of` does."""
+        queues = self._task.queues
+        assert queues, "the option's topic has queues"
+        by_keys = self._options.queue_selector != ROUND_ROBIN
+        count = len(queues)
+        for keys, row_key in zip(block.keys, block.row_keys or repeat(b""), strict=False):
+            key = keys.encode() if keys and by_keys else row_key
+            yield queues[crc32(key) % count] if key else self._turn(queues)
 
     async def _add(self, row: OutRow) -> None:
         """Put a row into its queue's batch, sending the batch when it is full; a delayed message is sent alone."""
@@ -279,7 +344,7 @@ def _texts_bytes(message: Message) -> int:
 
 
 def send_all(
-    options: SinkOptions, task: SinkTask, reader: RowReader, batches: Iterable[object]
+    options: SinkOptions, task: SinkTask, reader: RowReader, batches: Iterable[pa.RecordBatch]
 ) -> BatchCounts:
     """Send every row of some Arrow batches; returns when all of them are stored.
 
@@ -290,7 +355,11 @@ def send_all(
     async def run() -> BatchCounts:
         async with RowSender(options, task) as sender:
             for batch in batches:
-                await sender.send(reader.read(batch))
+                block = read_block(reader, options, batch)
+                if block is not None:
+                    await sender.send_block(block)
+                else:
+                    await sender.send(reader.read(batch))
         return sender.counts
 
     return trio.run(run)
