@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
 import time
 import zlib
 from pathlib import Path
@@ -22,6 +21,7 @@ from broker.store.schedule import DELAY_LEVELS_TEXT, parse_delay_levels
 from dledger_mq.message.numbers import QueueId
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire
+from tests.unpacking import unpack
 
 STORES: Final = Path(__file__).parents[2] / "golden" / "rocketmq_stores"
 RELEASES: Final = ("4.9.7", "5.3.3", "4.9.7-dledger")
@@ -42,8 +42,7 @@ class OldQueue(NamedTuple):
 
 @pytest.fixture(params=RELEASES)
 def old_store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    with tarfile.open(STORES / f"{request.param}.tar.gz") as archive:
-        archive.extractall(tmp_path / "old", filter="data")
+    unpack(STORES / f"{request.param}.tar.gz", tmp_path / "old")
     return tmp_path / "old"
 
 

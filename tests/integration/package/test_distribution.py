@@ -20,6 +20,7 @@ import pytest
 from dledger.version import __version__
 from jepsen.ports import free_ports
 from tests.stages import needs_compiler
+from tests.unpacking import unpack
 
 ROOT = Path(__file__).resolve().parents[3]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -154,8 +155,7 @@ def test_a_wheel_that_was_made_without_a_compiler_works_without_compiled_code(
     built: Path, tmp_path: Path
 ) -> None:
     (sdist,) = built.glob("*.tar.gz")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(sdist, tmp_path)
     (unpacked,) = tmp_path.iterdir()
     out, environment = tmp_path / "out", tmp_path / "environment"
     environment.mkdir()

@@ -43,7 +43,8 @@ class Recorder(IdempotentProducer):
             loop=SimpleNamespace(new_event=trio.Event),
             routes=SimpleNamespace(knows=lambda _: True),
         )
-        self._maker.session = self._here
+        maker: Any = self._maker
+        maker.session = self._here
 
     def _live(self) -> Any:
         return self._here
@@ -51,7 +52,7 @@ class Recorder(IdempotentProducer):
     async def wait_for_room(self) -> None:
         pass
 
-    async def _choose(self, topic: str, **named: Any) -> MessageQueue:
+    async def _choose(self, topic: Any, **named: Any) -> MessageQueue:  # type: ignore[override]  # the queue is given
         queue: MessageQueue = named["queue"]
         assert queue.topic == topic
         return queue
@@ -61,7 +62,7 @@ class Recorder(IdempotentProducer):
         self._enter(pending, at_once=False)
         return pending
 
-    def _enter(self, pending: PendingSend, *, at_once: bool) -> None:
+    def _enter(self, pending: PendingSend, *, at_once: bool) -> Any:
         assert not at_once
         self.frames.append(pending.frame)
         count = pending.unique_key.count(",") + 1
@@ -87,7 +88,7 @@ class Way(NamedTuple):
 
     frames: list[bytes]
     counts: BatchCounts
-    count: int
+    read_count: int
 
 
 def record_batch(case: Case) -> Any:
