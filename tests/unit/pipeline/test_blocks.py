@@ -52,9 +52,9 @@ class Recorder(IdempotentProducer):
     async def wait_for_room(self) -> None:
         pass
 
-    async def _choose(self, topic: Any, **named: Any) -> MessageQueue:  # type: ignore[override]  # the queue is given
+    async def _choose(self, message: Message, **named: Any) -> MessageQueue:  # type: ignore[override]  # the queue is given
         queue: MessageQueue = named["queue"]
-        assert queue.topic == topic
+        assert queue.topic == message.topic
         return queue
 
     async def submit(self, message: Message, **named: Any) -> PendingSend:
@@ -236,7 +236,7 @@ def test_a_slice_of_a_batch_is_sent_as_it_is() -> None:
     block = write(case, by_columns=True)
     assert block is not None
     assert block == write(case, by_columns=False)
-    assert block.count == 2
+    assert block.read_count == 2
 
 
 def test_a_source_row_that_comes_twice_is_left_to_be_named() -> None:
