@@ -117,8 +117,8 @@ class Judgement(NamedTuple):
     """What came of asking about those of a name that nobody vouched for.
 
     Attributes:
-        members: who was vouched for.
-        strangers: who is none.
+        members: brokers that somebody vouched for.
+        strangers: brokers that are no members.
     """
 
     members: list[ProvenBroker]

@@ -627,6 +627,7 @@ class Producer(Lifetime):
     def _pick(
         self, queues: tuple[MessageQueue, ...], key: str | bytes | None, message_group: str | None
     ) -> MessageQueue:
+        """Choose one of some queues: by key, by message group, else the one whose turn it is."""
         if key is not None:
             if key.__class__ is not str and key.__class__ is not bytes:
                 check_key(key)

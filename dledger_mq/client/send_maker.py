@@ -349,6 +349,7 @@ class SendMaker:
         opaque: int,
         deadline: float,
     ) -> PendingSend:
+        """Make the send of a frame."""
         return PendingSend(
             queue,
             ",".join(keys),

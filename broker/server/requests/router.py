@@ -150,6 +150,7 @@ class Router:
         return True
 
     def _route(self, request: PendingRequest) -> None:
+        """Carry a request out here, pass it on, or park it."""
         if self._log.is_serving:
             if request.handler.counts_offsets:
                 self._when_offsets_counted(request)

@@ -53,7 +53,7 @@ class Switched:
     async def switch(self, mode: str) -> None:
         await self.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, mode=mode, popShareQueueNum=0)
 
-    async def told_modes(self, client_id: str) -> set[str]:
+    async def modes(self, client_id: str) -> set[str]:
         """What a client that asks for its queues is told to do with them; waits until it is known."""
         fields = {"clientId": client_id, "strategyName": "AVG"}
         rows: list[dict[str, str]] | None = None
@@ -79,7 +79,7 @@ class Switched:
             await self.send()
             await until(lambda: not self._missing())
             (member,) = (await admin.describe_group(NAME)).members
-            assert await self.told_modes(member) == {"PULL"}
+            assert await self.modes(member) == {"PULL"}
             await consumer.commit()
 
     async def pop(self, *, leave: bytes | None = None) -> None:
@@ -107,7 +107,7 @@ class Switched:
                         await consumer.ack(message)
                         self.handled[message.body] += 1
             (member,) = (await admin.describe_group(NAME)).members
-            assert await self.told_modes(member) == {"POP"}
+            assert await self.modes(member) == {"POP"}
 
     def _missing(self) -> set[bytes]:
         return {b"%d" % number for number in range(self.sent)} - self.handled.keys() - self.left

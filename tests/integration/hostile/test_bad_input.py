@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import random
-import select
+import selectors
 import socket
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -162,17 +162,23 @@ def fill(sockets: list[socket.socket], rss: Callable[[], int]) -> int:
 
     Whoever is to share a bounded room, and does not go on, is closed.
     """
-    left = {sock: memoryview(HELD) for sock in sockets}
     largest = rss()
     end = monotonic() + PATIENCE_S
-    while any(left.values()) and monotonic() < end:
-        _, writable, _ = select.select([], [sock for sock, data in left.items() if data], [], 0.1)
-        for sock in writable:
-            try:
-                left[sock] = left[sock][sock.send(left[sock]) :]
-            except OSError:
-                return max(largest, rss())
-        largest = max(largest, rss())
+    with selectors.DefaultSelector() as unsent:  # `select` knows no descriptor beyond 1 023
+        for sock in sockets:
+            unsent.register(sock, selectors.EVENT_WRITE, memoryview(HELD))
+        while unsent.get_map() and monotonic() < end:
+            for key, _ in unsent.select(0.1):
+                sock = cast("socket.socket", key.fileobj)
+                try:
+                    rest = key.data[sock.send(key.data) :]
+                except OSError:
+                    return max(largest, rss())
+                if rest:
+                    unsent.modify(sock, selectors.EVENT_WRITE, rest)
+                else:
+                    unsent.unregister(sock)
+            largest = max(largest, rss())
     return largest
 
 

@@ -264,7 +264,7 @@ async def test_a_broker_that_knows_no_such_group_has_none_in_order(
     assert bodies(await consumer.receive(wait_s=0)) == [b"x"]
 
 
-async def test_a_refusal_to_tell_the_order_is_told(
+async def test_a_refused_order_is_an_error_with_its_cause(
     group: FakeGroup, consumer: SimpleConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Messages that were handed out in any order could not be put in order again."""
