@@ -214,7 +214,7 @@ from pipeline.spark.session import open_session
 from pipeline.spark.streams import start_stream
 quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 settings = {"spark.driver.extraJavaOptions": quick, "spark.executor.extraJavaOptions": quick}
-spark = open_session("cluster", master="local-cluster[2,1,1024]", settings=settings)
+spark = open_session("cluster", master="local-cluster[1,2,1024]", settings=settings)
 reader = spark.read.format("rocketmq").option("nameServer", sys.argv[1]).option("topic", sys.argv[2])
 rows = reader.option("minPartitions", 4).load().select(spark_partition_id()).collect()
 print("rows", len(rows), "tasks", len(set(rows)), spark.sparkContext.master, flush=True)
@@ -245,7 +245,7 @@ def test_the_same_read_on_a_cluster_and_a_stream_without_its_topic(
         cwd=tmp_path,
         start_new_session=True,
     )
-    assert "rows 200 tasks 4 local-cluster[2,1,1024]" in done.stdout, done.stderr[-3000:]
+    assert "rows 200 tasks 4 local-cluster[1,2,1024]" in done.stdout, done.stderr[-3000:]
     # The stream that comes after it has no topic: that is said in plain text before Spark's pages about it.
     told = f"rocketmq: topic Missing does not exist (name server {frail.namesrv} knows no route)\n"
     before, _, after = done.stderr.partition(told)
