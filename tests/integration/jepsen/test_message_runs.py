@@ -35,7 +35,7 @@ RUNS = [
     ("ordered", "kill:leader", 1),
     ("pop", "kill:leader", 1),
 ]
-"""Queues in cut networks are among the whole programs of `test_broken_programs.py`; sends over a kill, behind guards."""
+"""Queues in cut networks are among whole programs of `test_broken_programs.py`; sends over a kill, behind guards."""
 
 SENDS = {"transactions": "txn"}
 """The operation of a workload that sends in another way."""
