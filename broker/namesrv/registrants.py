@@ -114,7 +114,7 @@ class _Known(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """What came of asking about those of a name that nobody vouched for.
+    """The outcome of asking about those of a name that nobody vouched for.
 
     Attributes:
         members: brokers that somebody vouched for.

@@ -78,8 +78,7 @@ class Switched:
         ):
             await self.send()
             await until(lambda: not self._missing())
-            (member,) = (await admin.describe_group(NAME)).members
-            assert await self.modes(member) == {"PULL"}
+            assert await self.modes(await member_of(admin)) == {"PULL"}
             await consumer.commit()
 
     async def pop(self, *, leave: bytes | None = None) -> None:
@@ -106,11 +105,21 @@ class Switched:
                             continue
                         await consumer.ack(message)
                         self.handled[message.body] += 1
-            (member,) = (await admin.describe_group(NAME)).members
-            assert await self.modes(member) == {"POP"}
+            assert await self.modes(await member_of(admin)) == {"POP"}
 
     def _missing(self) -> set[bytes]:
         return {b"%d" % number for number in range(self.sent)} - self.handled.keys() - self.left
+
+
+async def member_of(admin: Admin) -> str:
+    """The only client of the group; waits until the node that is asked has heard of it."""
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            members = (await admin.describe_group(NAME)).members
+            if members:
+                (member,) = members
+                return member
+            await trio.sleep(0.05)
 
 
 async def test_a_group_that_pulls_then_pops_then_pulls_loses_nothing_and_gets_nothing_twice(
