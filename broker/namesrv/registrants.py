@@ -287,8 +287,9 @@ class Registrants:
         address = _address(identity.broker_addr)
         known = self._known_of(identity, connection, ext)
         if known is None:
-            if not self._secrets(identity.broker_name):
-                await self._prove(address, ext[TOKEN_FIELD])
+            # A secret may be one name's own: it says nothing of an address that is heard under another name.
+            if not self._secrets(identity.broker_name) or self._routes.is_elsewhere(identity):
+                await self._prove(address, ext.get(TOKEN_FIELD, ""))
             self._know(identity, connection, ext)
         elif known.is_placed and self._routes.is_registered(identity.broker_addr, connection):
             vouching = await self._vouch(identity, connection)

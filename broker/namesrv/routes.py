@@ -354,8 +354,7 @@ class RouteTable:
 
     def _forget_other_place(self, identity: BrokerIdentity) -> None:
         """Remove an address from another broker name: it serves one."""
-        live = self._live.get(identity.broker_addr)
-        if live is not None and live.identity.broker_name != identity.broker_name:
+        if self.is_elsewhere(identity):
             self._remove(identity.broker_addr)
 
     def _take_topics(self, entry: _BrokerName, registration: Registration, *, doubted: str) -> None:
@@ -446,6 +445,11 @@ class RouteTable:
         """Note that the broker which registered over this connection is a member of its name's group."""
         if self.is_registered(broker_addr, connection):
             self._live[broker_addr].is_doubtful = False
+
+    def is_elsewhere(self, identity: BrokerIdentity) -> bool:
+        """Return True if the broker's address is heard under another name."""
+        live = self._live.get(identity.broker_addr)
+        return live is not None and live.identity.broker_name != identity.broker_name
 
     def is_registered(self, broker_addr: str, connection: Hashable) -> bool:
         """Return True if an address is registered over this connection."""

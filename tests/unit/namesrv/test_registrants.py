@@ -613,6 +613,21 @@ async def test_signed_brokers_are_not_asked_whose_they_are_but_compared() -> Non
     assert world.asked == [(C, False, 5)]
 
 
+async def test_the_secret_of_one_name_takes_no_broker_out_of_another() -> None:
+    world = NameServerBench(secrets={NAME: "secret", "broker-b": "another"}, logs={A: log(9)})
+    await world.register(A, 0, index=5)
+    moved = BrokerIdentity("main", "broker-b", A, 0, term=9)
+    for token in ({}, {TOKEN_FIELD: token_of(B)}):
+        ext = {**identity_ext(moved), **token}
+        with pytest.raises(RefusedRegistrationError):
+            await world.registrants.find_out(moved, "thief", ext, point=None, host=HOST)
+        assert not world.registrants.standing(moved, "thief", ext).is_proven
+    assert {member.broker_addr for member in world.routes.members(NAME)} == {A}
+    own = {**identity_ext(moved), TOKEN_FIELD: token_of(A)}
+    await world.registrants.find_out(moved, "after its restart", own, point=None, host=HOST)
+    assert world.registrants.standing(moved, "after its restart", own).is_proven
+
+
 async def test_of_two_groups_that_come_together_one_is_first() -> None:
     world = NameServerBench(logs={A: log(9), C: log(9, founded=8)})
     refused: list[str] = []
