@@ -16,6 +16,7 @@ from dledger_mq.blocking import PullConsumer
 from dledger_mq.message.errors import RecordError
 from pipeline.broker_view import READ_GROUP
 from pipeline.errors import PipelineError, PipelineUsageError
+from pipeline.masks import mask_of
 from pipeline.pulling import Chunk, PullTotals, RangePuller, ahead
 from pipeline.ranges import QueueRange, describe
 from pipeline.scan.columns import (
@@ -139,4 +140,4 @@ def _wanted(table: RecordTable, options: SourceOptions) -> RecordTable:
     if options.selection.is_everything:
         return table
     properties = PropertyColumn(table.properties)
-    return table.select(options.selection.mask(len(table), properties.value))
+    return table.select(mask_of(options.selection, len(table), properties.value))

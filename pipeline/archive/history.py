@@ -36,10 +36,11 @@ from pipeline.archive.manifests import (
 from pipeline.errors import DataLossError, InconclusiveError, PipelineUsageError
 from pipeline.folders import Where, open_folder, source_of, understood
 from pipeline.locations import Location
+from pipeline.masks import Property, mask_of
 from pipeline.offsets import Bounds
 from pipeline.ranges import QueueRange
 from pipeline.scan.columns import TIME_TYPE
-from pipeline.selection import MessageChoice, Property
+from pipeline.selection import MessageChoice
 from pipeline.source_options import SourceOptions
 
 BATCH_ROWS: Final = 8192
@@ -303,7 +304,7 @@ def read_history(
         for rows in _opened(file.path).iter_batches(batch_size=BATCH_ROWS, columns=sorted(names)):
             mask = _inside(rows, ranges)
             if not wanted.is_everything:
-                mask &= wanted.mask(len(rows), _properties_of(rows))
+                mask &= mask_of(wanted, len(rows), _properties_of(rows))
             if mask.any():
                 kept = rows.filter(pa.array(mask))
                 broker_name = next(iter(ranges.values())).queue.broker_name

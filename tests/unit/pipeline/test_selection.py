@@ -21,6 +21,7 @@ from dledger_mq.message.properties import (
     split_keys,
 )
 from pipeline.archive.history import History, read_history
+from pipeline.masks import mask_of
 from pipeline.ranges import QueueRange
 from pipeline.scan.properties import PropertyColumn
 from pipeline.selection import MessageChoice
@@ -65,7 +66,7 @@ def is_wanted(wanted: MessageChoice, properties: bytes) -> bool:
 
 @pytest.mark.parametrize("wanted", SELECTIONS, ids=str)
 def test_columns_are_judged_as_messages_are(wanted: MessageChoice) -> None:
-    mask = wanted.mask(len(ROWS), PropertyColumn(pa.array(ROWS, pa.binary())).value)
+    mask = mask_of(wanted, len(ROWS), PropertyColumn(pa.array(ROWS, pa.binary())).value)
     assert mask.tolist() == [is_wanted(wanted, row) for row in ROWS]
     assert wanted.is_everything == mask.all() or wanted.condition == "1 = 1"
 
