@@ -472,9 +472,9 @@ def test_a_command_starts_without_what_only_figures_and_filters_by_properties_ne
 
 def test_the_command_of_the_pipeline_starts_without_spark() -> None:
     script = (
-        "import sys, pipeline.cli\n"
+        "import sys, pipeline.cli, pipeline.planning\n"
         "pipeline.cli._parser({job.name: job for job in map(pipeline.cli.load, pipeline.cli.JOBS)})\n"
-        "print(sorted({'pyspark', 'pandas', 'pyarrow'} & set(sys.modules)))"
+        "print(sorted({'pyspark', 'pandas', 'pyarrow', 'numpy'} & set(sys.modules)))"
     )
     seen = subprocess.run(
         [sys.executable, "-c", script],
