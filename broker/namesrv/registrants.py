@@ -98,6 +98,8 @@ class _Known(NamedTuple):
     """The broker that a connection was shown to belong to.
 
     Attributes:
+        is_own: a broker at the address said that it made the registration; who signs is asked only where the address
+            is heard under another name, for a secret may be one name's own.
         is_placed: its log was compared, or was the first.
         is_vouched: it signs, was the first, or a broker that is vouched for itself knows it as a member.
     """
@@ -105,6 +107,7 @@ class _Known(NamedTuple):
     broker_addr: str
     broker_name: str
     token: str | None
+    is_own: bool
     is_placed: bool
     is_vouched: bool
 
@@ -232,7 +235,7 @@ class Registrants:
     ) -> RegistrationStatus:
         """Return what is known of a registration by now."""
         known = self._known_of(identity, connection, ext)
-        if known is None:
+        if known is None or (not known.is_own and self._routes.is_proven_elsewhere(identity)):
             return RegistrationStatus(is_proven=False, is_placed=False)
         return RegistrationStatus(
             is_proven=True, is_placed=known.is_placed, is_vouched=known.is_vouched
@@ -286,16 +289,26 @@ class Registrants:
         """Prove a registrant, and compare its log with the name's holder until nobody else took the name meanwhile."""
         address = _address(identity.broker_addr)
         known = self._known_of(identity, connection, ext)
-        if known is None:
-            # A secret may be one name's own: it says nothing of an address that is heard under another name.
-            if not self._secrets(identity.broker_name) or self._routes.is_elsewhere(identity):
-                await self._prove(address, ext.get(TOKEN_FIELD, ""))
-            self._know(identity, connection, ext)
+        is_own = known is not None and known.is_own
+        if not is_own and (
+            not self._secrets(identity.broker_name) or self._routes.is_proven_elsewhere(identity)
+        ):
+            await self._prove(address, ext.get(TOKEN_FIELD, ""))
+            is_own = True
+        if known is None or known.is_own != is_own:
+            self._know(identity, connection, ext, is_own=is_own)
         elif known.is_placed and self._routes.is_registered(identity.broker_addr, connection):
             vouching = await self._vouch(identity, connection)
             if vouching.denial is not None:
                 raise vouching.denial
-            self._know(identity, connection, ext, is_placed=True, is_vouched=vouching.is_vouched)
+            self._know(
+                identity,
+                connection,
+                ext,
+                is_own=is_own,
+                is_placed=True,
+                is_vouched=vouching.is_vouched,
+            )
             return
         for _ in range(_COMPARISONS_MAX):
             holder = self._holder(identity)
@@ -308,7 +321,14 @@ class Registrants:
             if not is_same or self._holder(identity) == holder:
                 is_placed = is_same and point is not None
                 is_vouched = vouching.is_vouched or (known is not None and known.is_vouched)
-                self._know(identity, connection, ext, is_placed=is_placed, is_vouched=is_vouched)
+                self._know(
+                    identity,
+                    connection,
+                    ext,
+                    is_own=is_own,
+                    is_placed=is_placed,
+                    is_vouched=is_vouched,
+                )
                 return
         raise NotYetError(
             f"others register under {identity.broker_name} at this moment: {_COMPARISONS_MAX} times somebody else had "
@@ -492,6 +512,7 @@ class Registrants:
         connection: Hashable,
         ext: Mapping[str, str],
         *,
+        is_own: bool,
         is_placed: bool = False,
         is_vouched: bool = False,
     ) -> None:
@@ -500,6 +521,7 @@ class Registrants:
             identity.broker_addr,
             identity.broker_name,
             ext.get(TOKEN_FIELD),
+            is_own=is_own,
             is_placed=is_placed,
             is_vouched=is_vouched,
         )
@@ -508,14 +530,9 @@ class Registrants:
         self, identity: BrokerIdentity, connection: Hashable, ext: Mapping[str, str]
     ) -> _Known | None:
         known = self._known.get(connection)
-        claimed = _Known(
-            identity.broker_addr,
-            identity.broker_name,
-            ext.get(TOKEN_FIELD),
-            is_placed=known is not None and known.is_placed,
-            is_vouched=known is not None and known.is_vouched,
-        )
-        return known if known == claimed else None
+        if known is None or not known.is_of(identity) or known.token != ext.get(TOKEN_FIELD):
+            return None
+        return known
 
 
 def _denial(address: Address, answer: Answer | None) -> str:

@@ -354,7 +354,8 @@ class RouteTable:
 
     def _forget_other_place(self, identity: BrokerIdentity) -> None:
         """Remove an address from another broker name: it serves one."""
-        if self.is_elsewhere(identity):
+        live = self._live.get(identity.broker_addr)
+        if live is not None and live.identity.broker_name != identity.broker_name:
             self._remove(identity.broker_addr)
 
     def _take_topics(self, entry: _BrokerName, registration: Registration, *, doubted: str) -> None:
@@ -446,10 +447,14 @@ class RouteTable:
         if self.is_registered(broker_addr, connection):
             self._live[broker_addr].is_doubtful = False
 
-    def is_elsewhere(self, identity: BrokerIdentity) -> bool:
-        """Return True if the broker's address is heard under another name."""
+    def is_proven_elsewhere(self, identity: BrokerIdentity) -> bool:
+        """Return True if a proven broker is heard at this address under another name."""
         live = self._live.get(identity.broker_addr)
-        return live is not None and live.identity.broker_name != identity.broker_name
+        return (
+            live is not None
+            and live.is_proven
+            and live.identity.broker_name != identity.broker_name
+        )
 
     def is_registered(self, broker_addr: str, connection: Hashable) -> bool:
         """Return True if an address is registered over this connection."""

@@ -148,12 +148,14 @@ class NameServerBench:
         *,
         index: int | None = None,
         restoration: str = "",
+        name: str = NAME,
+        token: str | None = None,
         connection: str = "",
     ) -> tuple[bool, bool]:
         """Register as a broker of ours that knows its log to be committed up to `index`."""
-        identity = BrokerIdentity("main", NAME, addr, broker_id, term=3)
+        identity = BrokerIdentity("main", name, addr, broker_id, term=3)
         point = None if index is None else LogPoint(index, 3, self.logs[addr][index], restoration)
-        ext = {**identity_ext(identity), TOKEN_FIELD: token_of(addr)}
+        ext = {**identity_ext(identity), TOKEN_FIELD: token_of(addr) if token is None else token}
         line = connection or addr
         if not self.registrants.is_known(identity, line, ext):
             await self.registrants.find_out(identity, line, ext, point=point, host=HOST)
@@ -616,16 +618,44 @@ async def test_signed_brokers_are_not_asked_whose_they_are_but_compared() -> Non
 async def test_the_secret_of_one_name_takes_no_broker_out_of_another() -> None:
     world = NameServerBench(secrets={NAME: "secret", "broker-b": "another"}, logs={A: log(9)})
     await world.register(A, 0, index=5)
-    moved = BrokerIdentity("main", "broker-b", A, 0, term=9)
-    for token in ({}, {TOKEN_FIELD: token_of(B)}):
-        ext = {**identity_ext(moved), **token}
+    for token in ("", token_of(B)):
         with pytest.raises(RefusedRegistrationError):
-            await world.registrants.find_out(moved, "thief", ext, point=None, host=HOST)
-        assert not world.registrants.standing(moved, "thief", ext).is_proven
+            await world.register(A, 0, name="broker-b", token=token, connection="thief")
     assert {member.broker_addr for member in world.routes.members(NAME)} == {A}
-    own = {**identity_ext(moved), TOKEN_FIELD: token_of(A)}
-    await world.registrants.find_out(moved, "after its restart", own, point=None, host=HOST)
-    assert world.registrants.standing(moved, "after its restart", own).is_proven
+    moved = await world.register(A, 0, name="broker-b", connection="after its restart")
+    assert moved == (True, False), "it has answered for itself"
+
+
+async def test_who_took_a_free_address_keeps_it_from_nobody_and_never_has_it_again() -> None:
+    world = NameServerBench(secrets={NAME: "secret", "broker-b": "another"}, logs={A: log(9)})
+    await world.register(A, 0, name="broker-b", token="", connection="thief")
+    assert await world.register(A, 0, index=5) == (True, True)
+    for _ in range(2):
+        with pytest.raises(RefusedRegistrationError):
+            await world.register(A, 0, name="broker-b", token="", connection="thief")
+    assert {member.broker_addr for member in world.routes.members(NAME)} == {A}
+
+
+async def test_an_address_that_came_back_during_the_questions_is_not_taken() -> None:
+    world = NameServerBench(
+        secrets={NAME: "secret", "broker-b": "another"}, logs={A: log(9), B: log(9)}
+    )
+    await world.register(B, 0, name="broker-b", index=5)
+    world.may_answer = trio.Event()
+    ends: list[bool] = []
+
+    async def steal() -> None:
+        with pytest.raises(RefusedRegistrationError):
+            await world.register(A, 1, name="broker-b", token="", index=5, connection="thief")
+        ends.append(True)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(steal)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await world.register(A, 0, index=5) == (True, True), "the first of its name"
+        world.may_answer.set()
+    assert ends == [True]
+    assert {member.broker_addr for member in world.routes.members(NAME)} == {A}
 
 
 async def test_of_two_groups_that_come_together_one_is_first() -> None:
