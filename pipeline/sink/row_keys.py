@@ -54,12 +54,11 @@ class RowKeyMaker:
             row_ids: of each; None for all of them where they name no row.
             places: of each likewise.
         """
-        seen = self._seen.copy() if self._columns == COORDINATES else self._seen
+        made: list[bytes] = []
         try:
-            return [
-                self.one(first + number, row_id, place)
-                for number, (row_id, place) in enumerate(zip(row_ids, places, strict=True))
-            ]
+            for number, (row_id, place) in enumerate(zip(row_ids, places, strict=True)):
+                made.append(self.one(first + number, row_id, place))
         except ValueError:
-            self._seen = seen
+            self._seen.difference_update(made)  # none of them was there before
             return None
+        return made

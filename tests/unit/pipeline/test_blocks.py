@@ -18,9 +18,10 @@ from dledger_mq.message.ids import UniqKeyMaker
 from dledger_mq.message.numbers import QueueOffset
 from pipeline.errors import BadRowError, PipelineError
 from pipeline.sink.blocks import read_block
-from pipeline.sink.columns import check_columns
+from pipeline.sink.columns import COORDINATES, check_columns
 from pipeline.sink.counts import BatchCounts
 from pipeline.sink.options import read_options
+from pipeline.sink.row_keys import RowKeyMaker
 from pipeline.sink.rows import RowReader
 from pipeline.sink.sender import RowSender, SinkTask
 
@@ -141,7 +142,7 @@ TYPES: dict[str, tuple[str, Any, Any]] = {
     "queueId": ("int", st.integers(0, 3), pa.int32()),
     "queueOffset": ("bigint", st.integers(0, 2**40), pa.int64()),
 }
-COORDINATES = {"topic", "brokerName", "queueId", "queueOffset"}
+PLACE = set(COORDINATES)
 NAMES = {"key lists": "keys", "json": "properties"}
 SETS: st.SearchStrategy[set[str]] = st.sampled_from(
     [
@@ -152,7 +153,7 @@ SETS: st.SearchStrategy[set[str]] = st.sampled_from(
         {"properties", "tags", "keys", "flag"},
         {"json", "tags"},
         {"idempotencyKey", "delayMs"},
-        COORDINATES | {"keys", "properties"},
+        PLACE | {"keys", "properties"},
     ]
 )
 
@@ -267,3 +268,13 @@ def test_a_batch_is_full_by_its_bytes() -> None:
     assert block == rows
     assert max(map(len, block.frames)) <= 20_000
     assert len(block.frames) == 9, "three queues, 15 rows of 1272 bytes to each send"
+
+
+def test_of_rows_that_cannot_be_known_again_no_key_is_kept_and_of_others_it_is() -> None:
+    maker = RowKeyMaker(COORDINATES, 0)
+    first, second = (("b", "T", 0, 1), ("b", "T", 0, 2))
+    assert maker.several(0, [None], [first]) is not None
+    assert maker.several(1, [None, None], [second, first]) is None
+    assert maker.one(1, None, second) == RowKeyMaker(COORDINATES, 0).one(0, None, second)
+    with pytest.raises(ValueError, match="a second row"):
+        maker.one(2, None, first)
