@@ -287,27 +287,18 @@ class Registrants:
         point: LogPoint | None,
     ) -> None:
         """Prove a registrant, and compare its log with the name's holder until nobody else took the name meanwhile."""
-        address = _address(identity.broker_addr)
         known = self._known_of(identity, connection, ext)
         is_own = known is not None and known.is_own
-        if not is_own and (
-            not self._secrets(identity.broker_name) or self._routes.is_proven_elsewhere(identity)
-        ):
-            await self._prove(address, ext.get(TOKEN_FIELD, ""))
-            is_own = True
+        is_own = is_own or await self._is_asked(identity, ext.get(TOKEN_FIELD, ""))
         if known is None or known.is_own != is_own:
             self._know(identity, connection, ext, is_own=is_own)
         elif known.is_placed and self._routes.is_registered(identity.broker_addr, connection):
             vouching = await self._vouch(identity, connection)
             if vouching.denial is not None:
                 raise vouching.denial
+            is_vouched = vouching.is_vouched
             self._know(
-                identity,
-                connection,
-                ext,
-                is_own=is_own,
-                is_placed=True,
-                is_vouched=vouching.is_vouched,
+                identity, connection, ext, is_own=is_own, is_placed=True, is_vouched=is_vouched
             )
             return
         for _ in range(_COMPARISONS_MAX):
@@ -321,19 +312,21 @@ class Registrants:
             if not is_same or self._holder(identity) == holder:
                 is_placed = is_same and point is not None
                 is_vouched = vouching.is_vouched or (known is not None and known.is_vouched)
-                self._know(
-                    identity,
-                    connection,
-                    ext,
-                    is_own=is_own,
-                    is_placed=is_placed,
-                    is_vouched=is_vouched,
-                )
+                found = {"is_placed": is_placed, "is_vouched": is_vouched}
+                self._know(identity, connection, ext, is_own=is_own, **found)
                 return
         raise NotYetError(
             f"others register under {identity.broker_name} at this moment: {_COMPARISONS_MAX} times somebody else had "
             "the name after a comparison; try again"
         )
+
+    async def _is_asked(self, identity: BrokerIdentity, token: str) -> bool:
+        """Ask a registrant unless its signature suffices; return whether it was asked, and has confirmed."""
+        address = _address(identity.broker_addr)
+        if self._secrets(identity.broker_name) and not self._routes.is_proven_elsewhere(identity):
+            return False
+        await self._prove(address, token)
+        return True
 
     async def _prove(self, address: Address, token: str) -> None:
         answer = await self._ask(address, token=token)
