@@ -1,10 +1,11 @@
 """Orders flow through a streaming job while leaders and the job are killed: every order comes out once.
 
-    python -m bench.pipeline exactly-once [--kills 2] [--rate 400] [--seed N] [--keep DIR] [--json]
+    python -m bench.pipeline exactly-once [--kills 2] [--kinds leader,job] [--rate 400] [--seed N] [--keep DIR] [--json]
 
 Starts a name server and three brokers, sends numbered orders, runs `examples/enrich_orders.py` (source, join,
-exactly-once sink) as a process of its own, and in turn kills the job and the broker's leader with SIGKILL, each
-`--kills` times, while the job is at work. In the end both topics are read whole and compared.
+exactly-once sink) as a process of its own, and in turn kills the broker's leader and the job with SIGKILL, and of the
+job, where `--kinds` says so, a Python worker or an executor alone; each `--kills` times, while the job is at work. In
+the end both topics are read whole and compared.
 
 Exit code 0: nothing lost, nothing twice, nothing wrong. 1: something was. 2: nothing can be concluded, because the
 group or the job did not start or did not get through in time.
@@ -14,14 +15,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -50,6 +54,18 @@ PATIENCE_S: Final = 60.0
 SOON_S: Final = 1.5
 RESTART_AFTER_S: Final = 0.5
 STATUS_S: Final = 1.0
+KINDS: Final = {
+    "leader": "the broker's leader",
+    "job": "the job",
+    "worker": "a Python worker",
+    "executor": "an executor",
+}
+"""What can be killed."""
+
+USUAL_KINDS: Final = "leader,job"
+ALONE: Final = "local[2]"
+WITH_EXECUTORS: Final = "local-cluster[2,1,1024]"
+"""Two executors of one core and 1 GiB, each a JVM of its own on this machine."""
 
 
 class NoProofError(Exception):
@@ -61,6 +77,7 @@ class Proof:
     """The result of a run.
 
     Attributes:
+        kills: how often each kind of process was killed.
         acknowledged: orders whose storing was acknowledged to the producer.
         orders: orders in the topic.
         enriched: rows in the other topic.
@@ -69,8 +86,7 @@ class Proof:
         wrong: rows that are not what becomes of their order.
     """
 
-    spark_kills: int = 0
-    leader_kills: int = 0
+    kills: dict[str, int] = field(default_factory=dict)
     acknowledged: int = 0
     orders: int = 0
     enriched: int = 0
@@ -205,9 +221,16 @@ class ProofRun:
     """One proof, from empty folders to the comparison."""
 
     def __init__(
-        self, group: Group, folder: Path, *, kills: int, rate: int, chance: random.Random
+        self,
+        group: Group,
+        folder: Path,
+        *,
+        kills: int,
+        kinds: Sequence[str],
+        rate: int,
+        chance: random.Random,
     ) -> None:
-        self.proof = Proof()
+        self.proof = Proof(dict.fromkeys(kinds, 0))
         self._group = group
         self._kills = kills
         self._chance = chance
@@ -218,7 +241,7 @@ class ProofRun:
                 str(EXAMPLE),
                 *("--name-server", group.namesrv),
                 *("--checkpoint", str(self._checkpoint)),
-                *("--master", "local[2]"),
+                *("--master", WITH_EXECUTORS if "executor" in kinds else ALONE),
             ],
             folder / "spark.log",
             {"PYTHONUNBUFFERED": "1"},
@@ -235,10 +258,11 @@ class ProofRun:
                 announce("the job starts")
                 self._wait_at_work(reader)
                 for number in range(1, self._kills + 1):
-                    announce(f"kill {number} of {self._kills}: the broker's leader")
-                    self._kill_leader(reader)
-                    announce(f"kill {number} of {self._kills}: the job")
-                    self._kill_job(reader)
+                    for kind in self.proof.kills:
+                        announce(f"kill {number} of {self._kills}: {KINDS[kind]}")
+                        self._kill(kind)
+                        self.proof.kills[kind] += 1
+                        self._wait_at_work(reader)
             finally:
                 self._orders.stop()
             if self._orders.failure is not None:
@@ -274,16 +298,24 @@ class ProofRun:
             raise NoProofError(f"no row came out after {_waited(clock)}: {self._standing()}")
         time.sleep(self._chance.uniform(0, SOON_S))  # a fault's moment, not a wait for something
 
-    def _kill_job(self, reader: OrderReader) -> None:
-        self._job.kill()
-        self.proof.spark_kills += 1
-        self._job.start()
-        self._wait_at_work(reader)
+    def _kill(self, kind: str) -> None:
+        """Kill one process of a kind; start it again where nobody else does."""
+        match kind:
+            case "leader":
+                self._kill_leader()
+            case "job":
+                self._job.kill()
+                self._job.start()
+            case "worker":
+                self._kill_part(kind, self._job.workers)
+            case "executor":
+                self._kill_part(kind, self._job.executors)
+            case _:
+                raise AssertionError(f"{kind} is none of {', '.join(KINDS)}")
 
-    def _kill_leader(self, reader: OrderReader) -> None:
+    def _kill_leader(self) -> None:
         leader = self._leader()
         leader.kill()
-        self.proof.leader_kills += 1
         time.sleep(RESTART_AFTER_S)  # how long a broker is away
         leader.start()
         clock = MachineClock()
@@ -291,7 +323,22 @@ class ProofRun:
             raise NoProofError(
                 f"{leader.name} does not come back after {_waited(clock)}\n{leader.log_tail()}"
             )
-        self._wait_at_work(reader)
+
+    def _kill_part(self, kind: str, parts: Callable[[], list[int]]) -> None:
+        """Kill a part of the job, any of its kind; Spark starts another one, or the job its query."""
+
+        def is_killed() -> bool:
+            pids = parts()
+            if not pids:
+                return False
+            with suppress(ProcessLookupError):
+                os.kill(self._chance.choice(pids), signal.SIGKILL)
+                return True
+            return False  # it had just ended by itself
+
+        clock = MachineClock()
+        if not self._poll(is_killed, START_S, clock):
+            raise NoProofError(f"the job has not {KINDS[kind]} after {_waited(clock)}")
 
     def _leader(self) -> Process:
         names: list[str] = []
@@ -404,6 +451,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m bench.pipeline exactly-once", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--kills", type=int, default=2, help="of each kind; default 2")
+    parser.add_argument(
+        "--kinds",
+        type=_kinds,
+        default=USUAL_KINDS,
+        help=f"what is killed, of {', '.join(KINDS)}; default {USUAL_KINDS}",
+    )
     parser.add_argument("--rate", type=int, default=400, help="orders per second; default 400")
     parser.add_argument("--seed", type=int, help="for the moments of the kills")
     parser.add_argument("--keep", type=Path, help="keep stores, checkpoint and logs in this folder")
@@ -418,7 +471,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             group.start()
             group.wait_listening()
             run = ProofRun(
-                group, folder, kills=options.kills, rate=options.rate, chance=random.Random(seed)
+                group,
+                folder,
+                kills=options.kills,
+                kinds=options.kinds,
+                rate=options.rate,
+                chance=random.Random(seed),
             )
             proof = _watched(run, console, quiet=options.json)
     except (NoProofError, NotReadyError, ProcessDiedError, ClientError) as error:
@@ -434,8 +492,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         Console().print(_table(proof))
     if not proof.holds:
-        sys.stderr.write(f"replay: python -m bench.pipeline exactly-once --seed {seed}\n")
+        kinds = ",".join(options.kinds)
+        sys.stderr.write(
+            f"replay: python -m bench.pipeline exactly-once --kinds {kinds} --seed {seed}\n"
+        )
     return 0 if proof.holds and proof.enriched else (1 if not proof.holds else 2)
+
+
+def _kinds(text: str) -> list[str]:
+    """Read a list of what is killed; raises what the parser of the command line reports."""
+    kinds = text.split(",")
+    for kind in kinds:
+        if kind not in KINDS:
+            raise argparse.ArgumentTypeError(f"{kind!r} is none of {', '.join(KINDS)}")
+    return kinds
 
 
 def _watched(run: ProofRun, console: Console, *, quiet: bool) -> Proof:
@@ -463,8 +533,8 @@ def _table(proof: Proof) -> Table:
     table = Table(title="Exactly once, through kills", show_header=False)
     table.add_column("what")
     table.add_column("count", justify="right")
-    table.add_row("kills of the job (SIGKILL)", f"{proof.spark_kills}")
-    table.add_row("kills of the broker's leader (SIGKILL)", f"{proof.leader_kills}")
+    for kind, count in proof.kills.items():
+        table.add_row(f"kills of {KINDS[kind]} (SIGKILL)", f"{count}")
     table.add_row("orders acknowledged", f"{proof.acknowledged}")
     table.add_row("orders in the topic", f"{proof.orders}")
     table.add_row("enriched orders", f"{proof.enriched}")

@@ -47,7 +47,7 @@ def checkpoint(folder: Path, *batches: tuple[int, int], done: int) -> Path:
 
 def proof_run(folder: Path) -> ProofRun:
     group = cast("Any", SimpleNamespace(namesrv="127.0.0.1:1"))
-    run = ProofRun(group, folder, kills=0, rate=1, chance=random.Random(0))
+    run = ProofRun(group, folder, kills=0, kinds=[], rate=1, chance=random.Random(0))
     run._job = cast(
         "Any", SimpleNamespace(is_running=True, log_tail=lambda: "27 s for batch 1 of the job")
     )
