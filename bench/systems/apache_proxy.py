@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from bench.systems.rocketmq import LOGGING
 from jepsen.ports import free_ports
@@ -47,6 +48,7 @@ def apache_proxy(
     interop: Path,
     heap_mb: int = HEAP_MB,
     options: Sequence[str] = (),
+    more_settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> Process:
     """Make one in cluster mode that is not started; it writes no other log than its output.
 
@@ -57,6 +59,7 @@ def apache_proxy(
         interop: the folder with what `make interop` has fetched.
         heap_mb: at most.
         options: of Java, more than these.
+        more_settings: of the proxy, in `rmq-proxy.json`.
     """
     port, remoting_port = free_ports(2)
     conf = folder / "conf"
@@ -69,6 +72,7 @@ def apache_proxy(
         "remotingListenPort": remoting_port,
         "metricsExporterType": "DISABLE",
         "enablePrintJstack": False,
+        **more_settings,
     }
     (conf / "rmq-proxy.json").write_text(json.dumps(settings, indent=1))
     for name, package in _LOG_FILES.items():

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
+pytest.importorskip("grpc", reason="grpcio is not installed (extra `grpc`)")
+
 from bench.systems.apache_proxy import apache_proxy, lacking_apache_proxy
+from broker.proxy.protocol.numbers import Code
 from jepsen.private_network import private_network
 from jepsen.processes import Group, poll
-from tests.integration.proxy.conftest import RunningProxy, running_proxy, started
+from tests.integration.proxy.conftest import RunningProxy, running_proxy, started, until
 from tests.interop.conftest import (
     GRPC_JAVA,
     JAVA_OPTIONS,
@@ -29,6 +33,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 INTEROP = ROOT / ".interop"
 KINDS = ("grpc", GRPC_JAVA, "grpc-node", "grpc-go")
+
+
+BEHIND_APACHES = pytest.mark.parametrize("proxied", ["apache"], indirect=True)
+"""What test_grpc_guarded.py and tests/integration/proxy ask of ours."""
 
 
 @pytest.fixture(scope="module", params=["ours", "apache"])
@@ -51,6 +59,7 @@ def proxied(
             cluster="DefaultCluster",
             interop=INTEROP,
             options=JAVA_OPTIONS,
+            more_settings={"enableBatchAck": True},
         )
         with started(processes, proxy) as running:
             yield running
@@ -137,23 +146,78 @@ def test_delayed_messages_come_when_they_are_due(
 
 
 def test_transactions_end_as_said_and_the_open_ones_are_asked_about(
-    proxied: RunningProxy,
-    python: ForeignClient,
-    name: str,
+    proxied: RunningProxy, name: str
 ) -> None:
-    topic = proxied.topic("TRANSACTION")
-    producer = python.start(
-        *("produce", "--topic", topic, "--count", "9", "--transaction", "--linger", "200")
-    )
-    with Listener(producer) as said:
-        assert poll(lambda: any(line.get("summary") for line in said.lines), WAIT_S), said.lines
-        lines = python.run(
-            *("consume", "--topic", topic, "--group", name, "--count", "6", "--timeout", "200"),
-            *("--linger", "1"),
-        )
-        produced = list(said.lines)
-    wanted = [line["body_sha1"] for line in produced if line.get("end") in ("commit", "open")]
-    assert sorted(received(lines)) == sorted(wanted)
+    """Of all clients at the same time: Apache's proxy asks half a minute later, whatever brokers say."""
+    topics = {kind: proxied.topic("TRANSACTION") for kind in KINDS if not lacking(kind)}
+    clients = {kind: client_of(kind, proxied) for kind in topics}
+    with ExitStack() as stack:
+        said = {
+            kind: stack.enter_context(
+                Listener(
+                    clients[kind].start(
+                        *("produce", "--topic", topic, "--count", "9"),
+                        *("--transaction", "--linger", "200"),
+                    )
+                )
+            )
+            for kind, topic in topics.items()
+        }
+        for kind, topic in topics.items():
+            lines = clients[kind].run(
+                *("consume", "--topic", topic, "--group", f"{name}-{topic}", "--count", "6"),
+                *("--timeout", "200", "--linger", "1"),
+            )
+            ended = [line for line in said[kind].lines if "end" in line]
+            assert [line["end"] for line in ended] == ["commit", "rollback", "open"] * 3, kind
+            wanted = [line["body_sha1"] for line in ended if line["end"] != "rollback"]
+            assert sorted(received(lines)) == sorted(wanted), kind
+
+
+@BEHIND_APACHES
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "grpc"])
+def test_consumers_get_what_they_have_chosen(proxied: RunningProxy, name: str, kind: str) -> None:
+    client, topic = client_of(kind, proxied), proxied.topic()
+    named = ("--topic", topic, "--count")
+    assert len(sent(client.run("produce", *named, "20", "--tags", "A,B"))) == 20
+    for group, count, chosen, wanted in (
+        (f"{name}-tag", "10", ("--expression", "B || C", "--simple"), range(1, 20, 2)),
+        (f"{name}-sql", "5", ("--sql", "number BETWEEN 5 AND 9"), range(5, 10)),
+    ):
+        lines = client.run("consume", *named, count, "--group", group, *chosen, "--timeout", "200")
+        bodies = [line["body"] for line in lines if line.get("action") == "ok"]
+        assert sorted(bodies) == sorted(f"grpc-{number}" for number in wanted)
+
+
+@BEHIND_APACHES
+def test_a_message_that_is_refused_too_often_leaves_the_order_for_the_dead_letters(
+    proxied: RunningProxy, name: str
+) -> None:
+    java, topic = client_of(GRPC_JAVA, proxied), proxied.topic("FIFO")
+    proxied.create_ordered_group(name, retries=1)
+    named = ("--topic", topic, "--count")
+    produced = sent(java.run("produce", *named, "6", "--message-groups", "1"))
+    refusing = ("--group", name, "--reconsume-first", "2", "--timeout", "200")
+    lines = java.run("consume", *named, "5", *refusing)
+    assert [line["body"] for line in lines if line.get("action") == "ok"] == [
+        f"grpc-{number}" for number in range(1, 6)
+    ]
+    assert list(stored(proxied.namesrv, f"%DLQ%{name}").values()) == produced[:1]
+
+
+@BEHIND_APACHES
+def test_one_call_acknowledges_several_messages_of_several_queues(
+    proxied: RunningProxy, name: str
+) -> None:
+    caller, topic = proxied.caller(), proxied.topic("NORMAL")
+    for number in range(6):
+        caller.send(topic, b"%d" % number)
+    caller.subscribe(name, topic)
+    messages = until(caller, name, topic, 6)
+    assert len({each.system_properties.queue_id for each in messages}) > 1
+    assert caller.ack(name, topic, *messages[1:]) == [Code.OK] * 5
+    assert caller.ack(name, topic, messages[0]) == [Code.OK], "it was not among them"
+    assert Code.OK not in caller.ack(name, topic, *messages), "they were used"
 
 
 def test_nothing_acknowledged_is_lost_when_the_leader_dies(

@@ -109,6 +109,18 @@ class Caller:
         return [one.status.code for one in answer.entries]
 
 
+def until(caller: Caller, group: str, topic: str, count: int, **fields: Any) -> list[Any]:
+    """Receive until so many have come."""
+    found: list[Any] = []
+
+    def enough() -> bool:
+        found.extend(caller.receive(group, topic, **fields))
+        return len(found) >= count
+
+    assert poll(enough, WAIT_S), found
+    return found
+
+
 class Commands:
     """What a client says on its stream: some commands, and then nothing until it ends."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import pytest
 
@@ -13,22 +12,10 @@ from broker.proxy.protocol.numbers import Code, MessageType
 from dledger_mq import Message, SendRefusedError
 from dledger_mq.blocking import Producer
 from jepsen.processes import poll
-from tests.integration.proxy.conftest import Caller, RunningProxy
+from tests.integration.proxy.conftest import Caller, RunningProxy, until
 from tests.interop.conftest import WAIT_S, kill_and_restart, messages_in, request, stored
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
-
-
-def until(caller: Caller, group: str, topic: str, count: int, **fields: Any) -> list[Any]:
-    """Receive until so many have come."""
-    found: list[Any] = []
-
-    def enough() -> bool:
-        found.extend(caller.receive(group, topic, **fields))
-        return len(found) >= count
-
-    assert poll(enough, WAIT_S), found
-    return found
 
 
 def test_a_route_leads_through_the_proxy_and_says_what_a_topic_takes(proxied: RunningProxy) -> None:
