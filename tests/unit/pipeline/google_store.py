@@ -219,12 +219,16 @@ def _page(
     return page | ({"nextPageToken": str(start + size)} if len(every) > start + size else {})
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128  # 5 else: a client that opens more at once waits for a second
+
+
 @contextmanager
 def google_store() -> Iterator[tuple[str, Bucket]]:
     """Run the store; gives its address, and what it holds. Every name of a bucket is of the same one."""
     bucket = Bucket()
     handler = type("Handler", (_Handler,), {"bucket": bucket})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with _Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
