@@ -13,15 +13,17 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pytest
 
 from dledger_mq.blocking import PullConsumer
 from dledger_mq.client.messages import ReceivedMessage
 from jepsen.processes import Group, Process, poll
+from tests.conftest import TOLD
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = Path(__file__).parent / "clients"
@@ -49,6 +51,8 @@ PRODUCE_TIMEOUT = ("--timeout", "200")
 """When a producer that hangs ends itself: there it is 120 s else, and dozens of syncs of a busy disk may take those."""
 WAIT_S = 240.0
 """Nothing takes that long, on whatever machine; a test that waits for more has failed."""
+
+T = TypeVar("T")
 
 JAVA_OPTIONS = (
     "-XX:+UseSerialGC",
@@ -163,6 +167,11 @@ def name() -> str:
     return f"T{uuid.uuid4().hex[:10]}"
 
 
+def name_of(name: str, kind: str) -> str:
+    """A client's own name for its topic or group, in a test of several; names have no dots."""
+    return f"{name}-{kind.replace('.', '-')}"
+
+
 def kill_and_restart(group: RunningGroup, topic: str) -> None:
     """kill -9 the leader, wait for the next, start the dead one again."""
     leader = group.wait_leader(topic=topic)
@@ -257,6 +266,9 @@ class Listener:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
         """End the client, if it still runs."""
         self._child.kill()
         self._thread.join()
@@ -289,16 +301,30 @@ def java_folder(kind: str) -> Path:
     return ROOT / ".interop" / kind
 
 
+def java_words(kind: str, program: str) -> list[str]:
+    """What starts a program of ours around one of Java's clients, with the archive of its classes where there is one.
+
+    A third of a short run's processor time goes into loading them otherwise. What the virtual machine
+    tells of an archive that it cannot use would stand among the client's lines.
+    """
+    folder = java_folder(kind).resolve()
+    archive = folder / "classes.jsa"
+    if archive.exists():
+        shared = [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"]
+        path = [f"{folder}/classes.jar", f"{folder}/jars/*"]
+    else:
+        shared, path = [], [f"{folder}/classes", f"{folder}/jars/*"]
+    if kind == "java-4.9.8":
+        path += [str(jar) for name in SIGNING_JARS for jar in TOOLS_4.glob(f"{name}-*.jar")]
+    return ["java", *JAVA_OPTIONS, *shared, "-cp", ":".join(path), program]
+
+
 def command(kind: str) -> list[str]:
     """What starts a client's program."""
     if kind in JAVAS:
-        path = [f"{java_folder(kind)}/classes", f"{java_folder(kind)}/jars/*"]
-        if kind == "java-4.9.8":
-            path += [str(jar) for name in SIGNING_JARS for jar in TOOLS_4.glob(f"{name}-*.jar")]
-        return ["java", *JAVA_OPTIONS, "-cp", ":".join(path), "JavaClient"]
+        return java_words(kind, "JavaClient")
     if kind == GRPC_JAVA:
-        path = [f"{java_folder(kind)}/classes", f"{java_folder(kind)}/jars/*"]
-        return ["java", *JAVA_OPTIONS, "-cp", ":".join(path), "GrpcJavaClient"]
+        return java_words(kind, "GrpcJavaClient")
     return {
         "cpp": [str(CPP_PYTHON), str(CLIENTS / "cpp_client.py")],
         "grpc": [str(GRPC_PYTHON), str(CLIENTS / "grpc_client.py")],
@@ -334,6 +360,32 @@ def client_or_skip(kind: str, group: RunningGroup) -> ForeignClient:
     if reason := lacking(kind):
         pytest.skip(reason)
     return ForeignClient(kind, group.namesrv)
+
+
+def present(request: pytest.FixtureRequest, kinds: Iterable[str]) -> list[str]:
+    """Those of the clients that this machine has, for a test of all at once; what it lacks is told, or skipped for."""
+    reasons = {kind: lacking(kind) for kind in kinds}
+    told = [reason for reason in reasons.values() if reason is not None]
+    if len(told) == len(reasons):
+        pytest.skip("; ".join(told))
+    request.node.user_properties += [(TOLD, f"{request.node.name}: {reason}") for reason in told]
+    return [kind for kind, reason in reasons.items() if reason is None]
+
+
+def at_once(story: Callable[[T], None], all_of: Sequence[T]) -> None:
+    """Run a story for each at the same time, and raise what any of them has raised.
+
+    A group and a proxy that wait for one client after the other take more processor time than the clients themselves.
+    """
+    with ThreadPoolExecutor(len(all_of)) as pool:
+        errors = [pool.submit(story, one).exception for one in all_of]
+        found = [(one, error()) for one, error in zip(all_of, errors, strict=True)]
+    failed = [error for _, error in found if error is not None]
+    for one, error in found:
+        if error is not None:
+            error.add_note(f"with {getattr(one, 'kind', one)}")
+    if failed:
+        raise BaseExceptionGroup(f"{len(failed)} of {len(all_of)} failed", failed)
 
 
 @pytest.fixture
