@@ -13,10 +13,11 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import pytest
 
@@ -151,14 +152,44 @@ class RunningGroup:
         return said[0]
 
 
+_SHARED: Final = pytest.StashKey[tuple[RunningGroup, ExitStack]]()
+"""The group of the files that are run one after the other and have none of their own, and what ends it."""
+
+
 @pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGroup]:
-    with Group(tmp_path_factory.mktemp("group")) as processes:
-        processes.start()
-        processes.wait_listening()
-        running = RunningGroup(processes)
-        running.wait_leader()
-        yield running
+def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunningGroup:
+    """A group that is whole, whatever an earlier file has left; each test has topics of its own."""
+    stash = request.config.stash
+    if _SHARED not in stash:
+        made, ending = Group(tmp_path_factory.mktemp("group")), ExitStack()
+        stash[_SHARED] = (RunningGroup(ending.enter_context(made)), ending)
+    running, _ = stash[_SHARED]
+    for process in running.processes.processes():
+        process.resume()
+        if process.pid is None:
+            process.start()
+    running.processes.wait_listening()
+    running.wait_leader()
+    return running
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End the group with the last of its files: one that is idle takes a twentieth of a core."""
+    if nextitem is not None and (nextitem.path == item.path or _is_of_the_group(nextitem)):
+        return
+    if _SHARED in item.config.stash:
+        item.config.stash[_SHARED][1].close()
+        del item.config.stash[_SHARED]
+
+
+def _is_of_the_group(item: pytest.Item) -> bool:
+    """Whether a test is one of here that takes the group, and not one that its file makes."""
+    return (
+        item.path.parent == Path(__file__).parent
+        and "group" in getattr(item, "fixturenames", ())
+        and not hasattr(getattr(item, "module", None), "group")
+    )
 
 
 @pytest.fixture
