@@ -13,15 +13,18 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self, TypeVar
 
 import pytest
 
 from dledger_mq.blocking import PullConsumer
 from dledger_mq.client.messages import ReceivedMessage
 from jepsen.processes import Group, Process, poll
+from tests.conftest import TOLD
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = Path(__file__).parent / "clients"
@@ -49,6 +52,8 @@ PRODUCE_TIMEOUT = ("--timeout", "200")
 """When a producer that hangs ends itself: there it is 120 s else, and dozens of syncs of a busy disk may take those."""
 WAIT_S = 240.0
 """Nothing takes that long, on whatever machine; a test that waits for more has failed."""
+
+T = TypeVar("T")
 
 JAVA_OPTIONS = (
     "-XX:+UseSerialGC",
@@ -147,20 +152,55 @@ class RunningGroup:
         return said[0]
 
 
+_SHARED: Final = pytest.StashKey[tuple[RunningGroup, ExitStack]]()
+"""The group of the files that are run one after the other and have none of their own, and what ends it."""
+
+
 @pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGroup]:
-    with Group(tmp_path_factory.mktemp("group")) as processes:
-        processes.start()
-        processes.wait_listening()
-        running = RunningGroup(processes)
-        running.wait_leader()
-        yield running
+def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunningGroup:
+    """A group that is whole, whatever an earlier file has left; each test has topics of its own."""
+    stash = request.config.stash
+    if _SHARED not in stash:
+        made, ending = Group(tmp_path_factory.mktemp("group")), ExitStack()
+        stash[_SHARED] = (RunningGroup(ending.enter_context(made)), ending)
+    running, _ = stash[_SHARED]
+    for process in running.processes.processes():
+        process.resume()
+        if process.pid is None:
+            process.start()
+    running.processes.wait_listening()
+    running.wait_leader()
+    return running
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End the group with the last of its files: one that is idle takes a twentieth of a core."""
+    if nextitem is not None and (nextitem.path == item.path or _is_of_the_group(nextitem)):
+        return
+    if _SHARED in item.config.stash:
+        item.config.stash[_SHARED][1].close()
+        del item.config.stash[_SHARED]
+
+
+def _is_of_the_group(item: pytest.Item) -> bool:
+    """Whether a test is one of here that takes the group, and not one that its file makes."""
+    return (
+        item.path.parent == Path(__file__).parent
+        and "group" in getattr(item, "fixturenames", ())
+        and not hasattr(getattr(item, "module", None), "group")
+    )
 
 
 @pytest.fixture
 def name() -> str:
     """A name that no other test uses, for topics and groups."""
     return f"T{uuid.uuid4().hex[:10]}"
+
+
+def name_of(name: str, kind: str) -> str:
+    """A client's own name for its topic or group, in a test of several; names have no dots."""
+    return f"{name}-{kind.replace('.', '-')}"
 
 
 def kill_and_restart(group: RunningGroup, topic: str) -> None:
@@ -257,6 +297,9 @@ class Listener:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
         """End the client, if it still runs."""
         self._child.kill()
         self._thread.join()
@@ -289,16 +332,30 @@ def java_folder(kind: str) -> Path:
     return ROOT / ".interop" / kind
 
 
+def java_words(kind: str, program: str) -> list[str]:
+    """What starts a program of ours around one of Java's clients, with the archive of its classes where there is one.
+
+    A third of a short run's processor time goes into loading them otherwise. What the virtual machine
+    tells of an archive that it cannot use would stand among the client's lines.
+    """
+    folder = java_folder(kind).resolve()
+    archive = folder / "classes.jsa"
+    if archive.exists():
+        shared = [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"]
+        path = [f"{folder}/classes.jar", f"{folder}/jars/*"]
+    else:
+        shared, path = [], [f"{folder}/classes", f"{folder}/jars/*"]
+    if kind == "java-4.9.8":
+        path += [str(jar) for name in SIGNING_JARS for jar in TOOLS_4.glob(f"{name}-*.jar")]
+    return ["java", *JAVA_OPTIONS, *shared, "-cp", ":".join(path), program]
+
+
 def command(kind: str) -> list[str]:
     """What starts a client's program."""
     if kind in JAVAS:
-        path = [f"{java_folder(kind)}/classes", f"{java_folder(kind)}/jars/*"]
-        if kind == "java-4.9.8":
-            path += [str(jar) for name in SIGNING_JARS for jar in TOOLS_4.glob(f"{name}-*.jar")]
-        return ["java", *JAVA_OPTIONS, "-cp", ":".join(path), "JavaClient"]
+        return java_words(kind, "JavaClient")
     if kind == GRPC_JAVA:
-        path = [f"{java_folder(kind)}/classes", f"{java_folder(kind)}/jars/*"]
-        return ["java", *JAVA_OPTIONS, "-cp", ":".join(path), "GrpcJavaClient"]
+        return java_words(kind, "GrpcJavaClient")
     return {
         "cpp": [str(CPP_PYTHON), str(CLIENTS / "cpp_client.py")],
         "grpc": [str(GRPC_PYTHON), str(CLIENTS / "grpc_client.py")],
@@ -334,6 +391,32 @@ def client_or_skip(kind: str, group: RunningGroup) -> ForeignClient:
     if reason := lacking(kind):
         pytest.skip(reason)
     return ForeignClient(kind, group.namesrv)
+
+
+def present(request: pytest.FixtureRequest, kinds: Iterable[str]) -> list[str]:
+    """Those of the clients that this machine has, for a test of all at once; what it lacks is told, or skipped for."""
+    reasons = {kind: lacking(kind) for kind in kinds}
+    told = [reason for reason in reasons.values() if reason is not None]
+    if len(told) == len(reasons):
+        pytest.skip("; ".join(told))
+    request.node.user_properties += [(TOLD, f"{request.node.name}: {reason}") for reason in told]
+    return [kind for kind, reason in reasons.items() if reason is None]
+
+
+def at_once(story: Callable[[T], None], all_of: Sequence[T]) -> None:
+    """Run a story for each at the same time, and raise what any of them has raised.
+
+    A group and a proxy that wait for one client after the other take more processor time than the clients themselves.
+    """
+    with ThreadPoolExecutor(len(all_of)) as pool:
+        errors = [pool.submit(story, one).exception for one in all_of]
+        found = [(one, error()) for one, error in zip(all_of, errors, strict=True)]
+    failed = [error for _, error in found if error is not None]
+    for one, error in found:
+        if error is not None:
+            error.add_note(f"with {getattr(one, 'kind', one)}")
+    if failed:
+        raise BaseExceptionGroup(f"{len(failed)} of {len(all_of)} failed", failed)
 
 
 @pytest.fixture

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from broker.admin.cli import main as dledger_admin
 from dledger_mq import ClientError, Credentials, read_credentials
 from dledger_mq.blocking import Admin
 from jepsen.processes import SMALL_SEGMENTS, Group, poll
+from tests.integration.commands import Ended, run_here
 from tests.interop.conftest import TOOLS_4, ForeignClient, Listener, lacking, received, sent
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -73,17 +73,10 @@ class GuardedGroup:
         """Wait until a topic has so many."""
         assert poll(lambda: self.messages(topic) >= count, PATIENCE_S), self.messages(topic)
 
-    def tool(self, *words: str, keys: str | None = None) -> subprocess.CompletedProcess[str]:
+    def tool(self, *words: str, keys: str | None = None) -> Ended:
         """Run `dledger-admin` to its end."""
-        command = [sys.executable, "-m", "broker.admin.cli"]
         before = [] if keys is None else ["--credentials", keys]
-        return subprocess.run(
-            [*command, *before, *words, "-n", self.namesrv],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE_S,
-        )
+        return run_here(dledger_admin, *before, *words, "-n", self.namesrv)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def keys_of(release: str, classes: dict[str, str]) -> dict[str, ValueKind]:
     """The keys of a release: what has a setter, as RocketMQ itself reads a file, and what is a field."""
     if shutil.which("javap") is None:
         pytest.skip("no javap on this machine")
-    told = javap_output(release, set(classes.values()), "-p", *classes)
+    told = "".join(javap_output(release)[name] for name in classes)
     found: dict[str, ValueKind] = {}
     for line in told.splitlines():
         if field := FIELD.fullmatch(line):
@@ -67,26 +68,31 @@ def keys_of(release: str, classes: dict[str, str]) -> dict[str, ValueKind]:
     return {name: kind for name, kind in found.items() if name not in NOT_SETTABLE}
 
 
-def javap_output(release: str, names: set[str], *arguments: str) -> str:
-    """What javap tells of classes in the jars of these names."""
+@cache
+def javap_output(release: str) -> dict[str, str]:
+    """What javap tells of each of the classes of a release; one run for all, since each starts a virtual machine."""
+    wanted = CLASSES | NAME_SERVER_CLASSES | {TLS_CLASS: "rocketmq-remoting"}
+    if release.startswith("5"):
+        wanted |= CLASSES_OF_5
+    names = set(wanted.values())
     folders = (ROOT / f".interop/java-{release}/jars", ROOT / f".interop/server-{release}")
     jars = [jar for name in names for folder in folders for jar in folder.glob(f"{name}-*.jar")]
     if len(jars) != len(names):
         pytest.skip(f"no jars of RocketMQ {release}: make interop fetches them")
-    return subprocess.run(
-        ["javap", "-cp", ":".join(map(str, sorted(jars))), *arguments],
+    told = subprocess.run(
+        ["javap", "-cp", ":".join(map(str, sorted(jars))), "-p", "-constants", *wanted],
         capture_output=True,
         text=True,
         check=True,
         timeout=300,
     ).stdout
+    _, *parts = told.split("Compiled from ")  # in the order in which they were asked for
+    return dict(zip(wanted, parts, strict=True))
 
 
 def tls_keys_of(release: str) -> set[str]:
     """The keys of TLS of a release."""
-    return set(
-        TLS_KEY.findall(javap_output(release, {"rocketmq-remoting"}, "-constants", TLS_CLASS))
-    )
+    return set(TLS_KEY.findall(javap_output(release)[TLS_CLASS]))
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -21,9 +21,12 @@ from tests.interop.conftest import (
     WAIT_S,
     ForeignClient,
     Listener,
+    at_once,
     kill_and_restart,
     lacking,
     messages_in,
+    name_of,
+    present,
     received,
     sent,
     stored,
@@ -33,7 +36,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 INTEROP = ROOT / ".interop"
 KINDS = ("grpc", GRPC_JAVA, "grpc-node", "grpc-go")
-
 
 BEHIND_APACHES = pytest.mark.parametrize("proxied", ["apache"], indirect=True)
 """What test_grpc_guarded.py and tests/integration/proxy ask of ours."""
@@ -72,9 +74,10 @@ def client_of(kind: str, proxied: RunningProxy) -> ForeignClient:
     return ForeignClient(kind, proxied.proxy.address, more=more)
 
 
-@pytest.fixture(params=KINDS)
-def grpc_client(request: pytest.FixtureRequest, proxied: RunningProxy) -> ForeignClient:
-    return client_of(request.param, proxied)
+@pytest.fixture
+def clients(request: pytest.FixtureRequest, proxied: RunningProxy) -> list[ForeignClient]:
+    """All that this machine has: a test is a story of each, told by all at once."""
+    return [client_of(kind, proxied) for kind in present(request, KINDS)]
 
 
 @pytest.fixture
@@ -82,111 +85,122 @@ def python(proxied: RunningProxy) -> ForeignClient:
     return client_of("grpc", proxied)
 
 
-@pytest.mark.parametrize("way", [(), ("--simple",)], ids=["push", "simple"])
 def test_messages_go_through_and_one_that_was_refused_comes_again(
-    proxied: RunningProxy,
-    grpc_client: ForeignClient,
-    name: str,
-    way: tuple[str, ...],
+    proxied: RunningProxy, clients: list[ForeignClient], name: str
 ) -> None:
-    topic = proxied.topic()
-    produced = sent(grpc_client.run("produce", "--topic", topic, "--count", "20"))
-    assert len(produced) == 20
-    lines = grpc_client.run(
-        *("consume", "--topic", topic, "--group", name, "--count", "20", "--timeout", "200"),
-        *("--reconsume-first", "1", *way),
-    )
-    assert sorted(received(lines)) == sorted(produced)
-    assert any(line.get("reconsume_times") for line in lines if line.get("action") == "ok")
-    first = next(line for line in lines if line.get("body") == "grpc-7")
-    assert (first["keys"], first["properties"]) == (["k7"], {"number": "7"})
+    """To a consumer that they are pushed to, and to one that asks for them."""
+
+    def story(client: ForeignClient) -> None:
+        topic = proxied.topic()
+        produced = sent(client.run("produce", "--topic", topic, "--count", "20"))
+        assert len(produced) == 20
+        asked = ("consume", "--topic", topic, "--count", "20", "--timeout", "200")
+        again = ("--reconsume-first", "1")
+        pushed = client.start(*asked, *again, "--group", name_of(f"{name}-push", client.kind))
+        simple = client.start(*asked, *again, "--group", name_of(name, client.kind), "--simple")
+        try:
+            for lines in (client.finish(pushed), client.finish(simple)):
+                check(lines, produced)
+        finally:
+            simple.kill()
+
+    def check(lines: list[dict[str, Any]], produced: list[str]) -> None:
+        assert sorted(received(lines)) == sorted(produced)
+        assert any(line.get("reconsume_times") for line in lines if line.get("action") == "ok")
+        first = next(line for line in lines if line.get("body") == "grpc-7")
+        assert (first["keys"], first["properties"]) == (["k7"], {"number": "7"})
+
+    at_once(story, clients)
 
 
 def test_messages_of_a_group_keep_their_order(
-    proxied: RunningProxy,
-    grpc_client: ForeignClient,
-    name: str,
+    proxied: RunningProxy, clients: list[ForeignClient], name: str
 ) -> None:
-    topic = proxied.topic("FIFO")
-    proxied.create_ordered_group(name)
-    run = grpc_client.run
-    run("produce", "--topic", topic, "--count", "40", "--message-groups", "4")
-    lines = run("consume", "--topic", topic, "--group", name, "--count", "40", "--timeout", "200")
-    accepted = [line for line in lines if line.get("action") == "ok"]
-    for group in ("g0", "g1", "g2", "g3"):
-        numbers = [int(line["body"][5:]) for line in accepted if line["group"] == group]
-        assert numbers == sorted(numbers)
-        assert len(numbers) == 10
+    def story(client: ForeignClient) -> None:
+        topic, group = proxied.topic("FIFO"), name_of(name, client.kind)
+        proxied.create_ordered_group(group)
+        client.run("produce", "--topic", topic, "--count", "40", "--message-groups", "4")
+        lines = client.run(
+            *("consume", "--topic", topic, "--group", group, "--count", "40", "--timeout", "200")
+        )
+        accepted = [line for line in lines if line.get("action") == "ok"]
+        for of in ("g0", "g1", "g2", "g3"):
+            numbers = [int(line["body"][5:]) for line in accepted if line["group"] == of]
+            assert numbers == sorted(numbers)
+            assert len(numbers) == 10
+
+    at_once(story, clients)
 
 
 def test_delayed_messages_come_when_they_are_due(
-    proxied: RunningProxy,
-    grpc_client: ForeignClient,
-    name: str,
+    proxied: RunningProxy, clients: list[ForeignClient], name: str
 ) -> None:
-    topic = proxied.topic("DELAY")
-    produced = sent(grpc_client.run("produce", "--topic", topic, "--count", "3", "--delay-s", "3"))
-    lines = grpc_client.run(
-        *("consume", "--topic", topic, "--group", name, "--count", "3", "--timeout", "200")
-    )
-    assert sorted(received(lines)) == sorted(produced)
-    there = messages_in(proxied.namesrv, topic)
-    due_ms = [int(each.properties["TIMER_DELIVER_MS"]) for each in there]
-    assert len(due_ms) == 3
-    early_ms = [due - each.store_timestamp_ms for due, each in zip(due_ms, there, strict=True)]
-    assert max(early_ms) <= 0, "never before its time"
-    # A client looks at its clock for the due time first: its first message is born some while after that.
-    wanted_ms = max(due - each.born_timestamp_ms for due, each in zip(due_ms, there, strict=True))
-    if grpc_client.kind == "grpc":
-        assert not any(due % 1000 for due in due_ms), "Python's client knows whole seconds only"
-        assert 1500 < wanted_ms <= 3000
-    else:
-        assert any(due % 1000 for due in due_ms), "the others say milliseconds, and these are kept"
-        assert 2500 < wanted_ms <= 3000
+    def story(client: ForeignClient) -> None:
+        topic, group = proxied.topic("DELAY"), name_of(name, client.kind)
+        produced = sent(client.run("produce", "--topic", topic, "--count", "3", "--delay-s", "3"))
+        lines = client.run(
+            *("consume", "--topic", topic, "--group", group, "--count", "3", "--timeout", "200")
+        )
+        assert sorted(received(lines)) == sorted(produced)
+        there = messages_in(proxied.namesrv, topic)
+        due_ms = [int(each.properties["TIMER_DELIVER_MS"]) for each in there]
+        assert len(due_ms) == 3
+        early_ms = [due - each.store_timestamp_ms for due, each in zip(due_ms, there, strict=True)]
+        assert max(early_ms) <= 0, "never before its time"
+        # A client looks at its clock for the due time first: its first message is born some while after that.
+        wanted_ms = max(
+            due - each.born_timestamp_ms for due, each in zip(due_ms, there, strict=True)
+        )
+        if client.kind == "grpc":
+            assert not any(due % 1000 for due in due_ms), "Python's client knows whole seconds only"
+            assert 1500 < wanted_ms <= 3000
+        else:
+            assert any(due % 1000 for due in due_ms), (
+                "the others say milliseconds, and these are kept"
+            )
+            assert 2500 < wanted_ms <= 3000
+
+    at_once(story, clients)
 
 
 def test_transactions_end_as_said_and_the_open_ones_are_asked_about(
-    proxied: RunningProxy, name: str
+    proxied: RunningProxy, clients: list[ForeignClient], name: str
 ) -> None:
-    """Of all clients at the same time: Apache's proxy asks half a minute later, whatever brokers say."""
-    topics = {kind: proxied.topic("TRANSACTION") for kind in KINDS if not lacking(kind)}
-    clients = {kind: client_of(kind, proxied) for kind in topics}
-    with ExitStack() as stack:
-        said = {
-            kind: stack.enter_context(
-                Listener(
-                    clients[kind].start(
-                        *("produce", "--topic", topic, "--count", "9"),
-                        *("--transaction", "--linger", "200"),
-                    )
-                )
-            )
-            for kind, topic in topics.items()
-        }
-        for kind, topic in topics.items():
-            lines = clients[kind].run(
-                *("consume", "--topic", topic, "--group", f"{name}-{topic}", "--count", "6"),
+    def story(client: ForeignClient) -> None:
+        topic, group = proxied.topic("TRANSACTION"), name_of(name, client.kind)
+        producer = client.start(
+            *("produce", "--topic", topic, "--count", "9", "--transaction", "--linger", "200")
+        )
+        with Listener(producer) as said:
+            lines = client.run(
+                *("consume", "--topic", topic, "--group", group, "--count", "6"),
                 *("--timeout", "200", "--linger", "1"),
             )
-            ended = [line for line in said[kind].lines if "end" in line]
-            assert [line["end"] for line in ended] == ["commit", "rollback", "open"] * 3, kind
-            wanted = [line["body_sha1"] for line in ended if line["end"] != "rollback"]
-            assert sorted(received(lines)) == sorted(wanted), kind
+            ended = [line for line in said.lines if "end" in line]
+        assert [line["end"] for line in ended] == ["commit", "rollback", "open"] * 3
+        wanted = [line["body_sha1"] for line in ended if line["end"] != "rollback"]
+        assert sorted(received(lines)) == sorted(wanted)
+
+    at_once(story, clients)
 
 
 @BEHIND_APACHES
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "grpc"])
-def test_consumers_get_what_they_have_chosen(proxied: RunningProxy, name: str, kind: str) -> None:
-    client, topic = client_of(kind, proxied), proxied.topic()
-    named = ("--topic", topic, "--count")
-    assert len(sent(client.run("produce", *named, "20", "--tags", "A,B"))) == 20
-    for group, count, chosen, wanted in (
-        (f"{name}-tag", "10", ("--expression", "B || C", "--simple"), range(1, 20, 2)),
-        (f"{name}-sql", "5", ("--sql", "number BETWEEN 5 AND 9"), range(5, 10)),
-    ):
-        lines = client.run("consume", *named, count, "--group", group, *chosen, "--timeout", "200")
-        bodies = [line["body"] for line in lines if line.get("action") == "ok"]
-        assert sorted(bodies) == sorted(f"grpc-{number}" for number in wanted)
+def test_consumers_get_what_they_have_chosen(
+    proxied: RunningProxy, clients: list[ForeignClient], name: str
+) -> None:
+    def story(client: ForeignClient) -> None:
+        topic, group = proxied.topic(), name_of(name, client.kind)
+        named = ("--topic", topic, "--timeout", "200", "--count")
+        assert len(sent(client.run("produce", *named, "20", "--tags", "A,B"))) == 20
+        for kind, count, chosen, wanted in (
+            ("tag", "10", ("--expression", "B || C", "--simple"), range(1, 20, 2)),
+            ("sql", "5", ("--sql", "number BETWEEN 5 AND 9"), range(5, 10)),
+        ):
+            lines = client.run("consume", *named, count, "--group", f"{group}-{kind}", *chosen)
+            bodies = [line["body"] for line in lines if line.get("action") == "ok"]
+            assert sorted(bodies) == sorted(f"grpc-{number}" for number in wanted)
+
+    at_once(story, [client for client in clients if client.kind != "grpc"])
 
 
 @BEHIND_APACHES

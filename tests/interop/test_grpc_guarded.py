@@ -21,8 +21,11 @@ from tests.interop.conftest import (
     WAIT_S,
     ForeignClient,
     Listener,
+    at_once,
     kill_and_restart,
     lacking,
+    name_of,
+    present,
     received,
     sent,
     stored,
@@ -65,9 +68,11 @@ def client_of(kind: str, guarded: RunningProxy, folder: Path) -> ForeignClient:
     return ForeignClient(kind, guarded.proxy.address, more=more)
 
 
-@pytest.fixture(params=KINDS)
-def client(request: pytest.FixtureRequest, guarded: RunningProxy, folder: Path) -> ForeignClient:
-    return client_of(request.param, guarded, folder)
+@pytest.fixture
+def clients(
+    request: pytest.FixtureRequest, guarded: RunningProxy, folder: Path
+) -> list[ForeignClient]:
+    return [client_of(kind, guarded, folder) for kind in present(request, KINDS)]
 
 
 @pytest.fixture
@@ -107,24 +112,27 @@ def test_who_does_not_sign_is_refused_and_named_in_the_log(
 
 
 def test_consumers_get_what_they_have_chosen_and_what_they_refused_comes_again(
-    client: ForeignClient, guarded: RunningProxy, name: str
+    clients: list[ForeignClient], guarded: RunningProxy, name: str
 ) -> None:
-    topic = guarded.topic()
-    named = ("--topic", topic, "--count", "20")
-    assert len(sent(client.run("produce", *named, "--tags", "A,B"))) == 20
-    chosen = ("--expression", "B || C", "--simple", "--reconsume-first", "1")
-    by_tag = Consumer(client, topic, f"{name}-tag", 10, *chosen)
-    by_number = Consumer(client, topic, f"{name}-sql", 5, "--sql", "number BETWEEN 5 AND 9")
-    of_tag, of_number = by_tag.accepted(), by_number.accepted()
-    assert sorted(bodies(of_tag)) == sorted(f"grpc-{number}" for number in range(1, 20, 2))
-    assert any(line["reconsume_times"] >= 1 for line in of_tag), "the one that was refused"
-    assert sorted(bodies(of_number)) == [f"grpc-{number}" for number in range(5, 10)]
-    seventh = next(line for line in of_number if line["body"] == "grpc-7")
-    assert (seventh["keys"], seventh["properties"], seventh["tag"]) == (
-        ["k7"],
-        {"number": "7"},
-        "B",
-    )
+    def story(client: ForeignClient) -> None:
+        topic, group = guarded.topic(), name_of(name, client.kind)
+        named = ("--topic", topic, "--count", "20")
+        assert len(sent(client.run("produce", *named, "--tags", "A,B"))) == 20
+        chosen = ("--expression", "B || C", "--simple", "--reconsume-first", "1")
+        by_tag = Consumer(client, topic, f"{group}-tag", 10, *chosen)
+        by_number = Consumer(client, topic, f"{group}-sql", 5, "--sql", "number BETWEEN 5 AND 9")
+        of_tag, of_number = by_tag.accepted(), by_number.accepted()
+        assert sorted(bodies(of_tag)) == sorted(f"grpc-{number}" for number in range(1, 20, 2))
+        assert any(line["reconsume_times"] >= 1 for line in of_tag), "the one that was refused"
+        assert sorted(bodies(of_number)) == [f"grpc-{number}" for number in range(5, 10)]
+        seventh = next(line for line in of_number if line["body"] == "grpc-7")
+        assert (seventh["keys"], seventh["properties"], seventh["tag"]) == (
+            ["k7"],
+            {"number": "7"},
+            "B",
+        )
+
+    at_once(story, clients)
 
 
 def test_order_delays_and_transactions_are_kept_and_what_was_refused_comes_again(

@@ -9,24 +9,22 @@ from __future__ import annotations
 import json
 import socketserver
 import struct
-import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from itertools import product
 
 import pytest
 
 from dledger_mq import Message
 from dledger_mq.blocking import Producer
-from jepsen.processes import Group, Process, poll
+from jepsen.processes import Process, poll
 from tests.interop.conftest import (
     WAIT_S,
     ForeignClient,
     Listener,
     RunningGroup,
-    client_or_skip,
+    present,
     request,
 )
 
@@ -38,16 +36,6 @@ CLIENTS = [
     ("node", ("--fast-timers", "--from", "last")),
     ("node", ("--fast-timers", "--from", "first")),
 ]
-
-
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[RunningGroup]:
-    with Group(tmp_path) as processes:
-        processes.start()
-        processes.wait_listening()
-        running = RunningGroup(processes)
-        running.wait_leader()
-        yield running
 
 
 class OldRoute(socketserver.BaseRequestHandler):
@@ -90,37 +78,43 @@ def old_route(group: RunningGroup, topic: str, node: Process) -> Iterator[str]:
             thread.join()
 
 
-@pytest.mark.parametrize(("kind", "options"), CLIENTS, ids=["-".join([k, *o]) for k, o in CLIENTS])
 def test_a_consumer_goes_on_where_its_group_was(
-    group: RunningGroup, name: str, kind: str, options: tuple[str, ...]
+    request: pytest.FixtureRequest, group: RunningGroup, name: str
 ) -> None:
-    client = client_or_skip(kind, group)
-    topic = group.create_topic(name, queues=1)
+    """Each in a topic of its own, and all of them while the same nodes are away."""
+    there = present(request, {kind for kind, _ in CLIENTS})
+    clients = [(kind, options) for kind, options in CLIENTS if kind in there]
+    topics = [group.create_topic(f"{name}-{number}", queues=1) for number, _ in enumerate(clients)]
     with Producer(group.namesrv, "P", timeout_s=WAIT_S) as producer:
-        for number in range(STORED):
+        for topic, number in product(topics, range(STORED)):
             producer.send(Message(topic, b"%d" % number))
-    place = {"consumerGroup": name, "topic": topic, "queueId": "0"}
-    group.ask(15, {**place, "commitOffset": str(COMMITTED)})
+    for topic in topics:
+        place = {"consumerGroup": topic, "topic": topic, "queueId": "0"}
+        group.ask(15, {**place, "commitOffset": str(COMMITTED)})
     nodes = group.processes.nodes
-    count = STORED - COMMITTED
-    with old_route(group, topic, nodes[0]) as namesrv:
+    with ExitStack() as running:
+        routes = [running.enter_context(old_route(group, topic, nodes[0])) for topic in topics]
         for node in nodes:
             node.kill()
         nodes[0].start()
         assert poll(nodes[0].is_listening, WAIT_S)
-        consumer = ForeignClient(client.kind, namesrv).start(
-            "consume", "--topic", topic, "--group", name, "--count", str(count), "--linger", "2",
-            "--timeout", "200", *options,
-        )  # fmt: skip
-        lines = watch(consumer, nodes)
-    offsets = [line["queue_offset"] for line in lines if line.get("action") == "ok"]
-    assert sorted(offsets) == list(range(COMMITTED, STORED)), lines
-
-
-def watch(consumer: subprocess.Popen[str], nodes: list[Process]) -> list[dict[str, Any]]:
-    """Bring the others back once it has tried to take its queues up; what it says to its end."""
-    with Listener(consumer) as said:
-        said.wait_lines(1)
+        consuming = [
+            running.enter_context(
+                Listener(
+                    ForeignClient(kind, namesrv).start(
+                        *("consume", "--topic", topic, "--group", topic, "--timeout", "200"),
+                        *("--count", str(STORED - COMMITTED), "--linger", "2", *options),
+                    )
+                )
+            )
+            for (kind, options), topic, namesrv in zip(clients, topics, routes, strict=True)
+        ]
+        # The others are brought back once each has tried to take its queues up.
+        for said in consuming:
+            said.wait_lines(1)
         for node in nodes[1:]:
             node.start()
-        return said.wait_end()
+        for client, said in zip(clients, consuming, strict=True):
+            lines = said.wait_end()
+            offsets = [line["queue_offset"] for line in lines if line.get("action") == "ok"]
+            assert sorted(offsets) == list(range(COMMITTED, STORED)), (client, lines)

@@ -9,7 +9,17 @@ import pytest
 
 from dledger_mq import Message
 from dledger_mq.blocking import Producer
-from tests.interop.conftest import WAIT_S, Listener, RunningGroup, client_or_skip, received
+from tests.interop.conftest import (
+    WAIT_S,
+    ForeignClient,
+    Listener,
+    RunningGroup,
+    at_once,
+    client_or_skip,
+    name_of,
+    present,
+    received,
+)
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -39,16 +49,21 @@ def topic(group: RunningGroup) -> str:
     return topic
 
 
-@pytest.mark.parametrize(("kind", "more"), CONSUMERS, ids=lambda each: "".join(each))
 def test_a_condition_selects(
-    group: RunningGroup, name: str, topic: str, kind: str, more: tuple[str, ...]
+    request: pytest.FixtureRequest, group: RunningGroup, name: str, topic: str
 ) -> None:
-    client = client_or_skip(kind, group)
-    asked = ("--topic", topic, "--group", name, "--sql", SQL, "--count", str(len(WANTED)))
-    lines = client.run("consume", *asked, *more, *WAIT)
-    bodies = [line["body"] for line in lines if line.get("action") == "ok"]
-    assert set(bodies) == WANTED
-    assert len(received(lines)) == len(WANTED), Counter(bodies)
+    there = present(request, {kind for kind, _ in CONSUMERS})
+
+    def story(consumer: tuple[str, tuple[str, ...]]) -> None:
+        kind, more = consumer
+        own = name_of(name, "".join((kind, *more)))
+        asked = ("--topic", topic, "--group", own, "--sql", SQL, "--count", str(len(WANTED)))
+        lines = ForeignClient(kind, group.namesrv).run("consume", *asked, *more, *WAIT)
+        bodies = [line["body"] for line in lines if line.get("action") == "ok"]
+        assert set(bodies) == WANTED
+        assert len(received(lines)) == len(WANTED), Counter(bodies)
+
+    at_once(story, [(kind, more) for kind, more in CONSUMERS if kind in there])
 
 
 def test_what_failed_comes_again_through_the_retry_topic(

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from jepsen.processes import Process, poll, program
+from dledger.cli import main as dledger
+from jepsen.processes import Process, poll
+from tests.integration.commands import run_here
 from tests.interop.conftest import (
     JAVAS,
     WAIT_S,
@@ -71,14 +73,8 @@ def hand_over(group: RunningGroup, leader: Process, topic: str) -> None:
     said: list[str] = []
 
     def has_moved() -> bool:
-        command = [program("dledger"), "transfer", "--group", "broker-a", "--timeout", "60"]
-        done = subprocess.run(
-            [*command, "-p", group.processes.peers],
-            capture_output=True,
-            check=False,
-            text=True,
-            timeout=WAIT_S,
-        )
+        words = ("transfer", "--group", "broker-a", "--timeout", "60", "-p", group.processes.peers)
+        done = run_here(dledger, *words)
         said.append(done.stderr)
         return done.returncode == 0
 

@@ -29,13 +29,12 @@ from dledger_mq.message.trace_records import (
 )
 from jepsen.processes import SMALL_SEGMENTS, Group, poll, program
 from tests.interop.conftest import (
-    JAVA_OPTIONS,
     JAVAS,
     WAIT_S,
     ForeignClient,
     Listener,
     RunningGroup,
-    java_folder,
+    java_words,
     lacking,
 )
 from tests.interop.mqadmin import Mqadmin
@@ -208,10 +207,9 @@ A star stands where it puts the machine's own address, since the record has none
 def test_javas_decoder_reads_what_we_write(kind: str) -> None:
     if reason := lacking(kind):
         pytest.skip(reason)
-    folder = java_folder(kind)
     body = "".join(encode_trace_record(record) for record, _ in RECORDS).encode()
     done = subprocess.run(
-        ["java", *JAVA_OPTIONS, "-cp", f"{folder}/classes:{folder}/jars/*", "TraceReader"],
+        java_words(kind, "TraceReader"),
         input=base64.b64encode(body) + b"\n",
         capture_output=True,
         check=True,

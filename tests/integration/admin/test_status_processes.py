@@ -275,9 +275,12 @@ def watching(group: Group, *options: str) -> Iterator[Watch]:
         watch.close()
 
 
-def test_a_watch_goes_on_whoever_dies_and_comes_back(group: Group) -> None:
-    with watching(group, "--json") as watch:
+def test_a_watch_goes_on_whoever_dies_and_comes_back_and_says_how_it_was_at_last(
+    group: Group,
+) -> None:
+    with watching(group, "--json") as watch, watching(group, "--json") as ended:
         assert watch.sees(lambda look: look["whole"])
+        assert ended.sees(lambda look: look["led"])
         for server in group.name_servers:
             server.kill()
         assert watch.sees(lambda look: "no name server answers" in look["remark"] and look["led"])
@@ -286,23 +289,18 @@ def test_a_watch_goes_on_whoever_dies_and_comes_back(group: Group) -> None:
         assert watch.sees(
             lambda look: [each["state"] for each in members(look).values()] == ["away"] * 3
         )
-        for process in group.processes():
-            process.start()
+        assert ended.sees(lambda look: not look["led"])
+        assert ended.end(signal.SIGTERM) == 1
+        for server in group.name_servers:
+            server.start()
+        with watching(group, "--json") as late:
+            assert late.sees(lambda look: look["remark"] == "the name servers know no group")
+            assert late.end(signal.SIGTERM) == 3
+        for node in group.nodes:
+            node.start()
         assert watch.sees(lambda look: look["whole"])
         code = watch.end(signal.SIGINT)
         assert code == (0 if json.loads(watch.lines[-1])["led"] else 1), "as the last look"
-
-
-def test_a_watch_that_is_ended_says_how_it_was_at_last(group: Group) -> None:
-    with watching(group, "--json") as watch:
-        assert watch.sees(lambda look: look["led"])
-        for node in group.nodes:
-            node.kill()
-        assert watch.sees(lambda look: not look["led"])
-        assert watch.end(signal.SIGTERM) == 1
-    with watching(group, "--json") as watch:
-        assert watch.sees(lambda look: look["remark"] == "the name servers know no group")
-        assert watch.end(signal.SIGTERM) == 3
 
 
 def test_tables_of_a_watch_follow_each_other_where_there_is_no_terminal(group: Group) -> None:

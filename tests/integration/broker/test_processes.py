@@ -29,7 +29,7 @@ from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, decode_command, encode_command, make_request
 from dledger_mq.remoting.route import decode_route
 from jepsen.ports import LOWEST, free_ports, is_free
-from jepsen.processes import Group, Process, is_running, poll, program
+from jepsen.processes import Group, Process, poll, program
 from tests.integration.broker.conftest import pull_ext, send_ext
 from tests.integration.broker.scraping import Figures
 from tests.stages import needs_compiled
@@ -317,50 +317,6 @@ def figures_at(port: int) -> Figures:
         return Figures(answer.read())
 
 
-def test_the_figures_of_a_whole_group_are_what_was_sent_and_read(tmp_path: Path) -> None:
-    command, first = dev_command(tmp_path / "dev")
-    # Above the client ports of --dev, below those of its members.
-    choices = random.sample(range(10_100, 17_900), 1_000)
-    figures = next(port for port in choices if all(is_free(port + more) for more in range(4)))
-    log = tmp_path / "dev.log"
-    with (
-        log.open("wb") as out,
-        subprocess.Popen(
-            [*command, "--metrics-port", str(figures)], stdout=out, stderr=out
-        ) as running,
-    ):
-        try:
-            assert poll(lambda: "ready: name server" in log.read_text(), PATIENCE_S), (
-                log.read_text()
-            )
-            # Two of the nodes pass on what they are sent.
-            sent = [
-                led_at(first + 10 * (number % 3), 310, send_ext("T"), b"x" * number).code
-                for number in range(1, 31)
-            ]
-            read = decode_records(led_at(first, 11, pull_ext("T")).body)
-            shown = [figures_at(figures + number) for number in range(3)]
-            of_name_server = figures_at(figures + 3)
-        finally:
-            running.terminate()
-            running.terminate()
-            running.wait(timeout=PATIENCE_S)
-    assert (set(sent), len(read)) == ({0}, 30)
-
-    def together(name: str, **labels: str) -> list[float]:
-        return [figure for each in shown for figure in each.of(name, **labels)]
-
-    of_sends = {"request_code": "send_message_v2", "response_code": "success"}
-    assert together("rocketmq_messages_in_total", topic="T") == [30]
-    size_bytes = sum(record.size_bytes for record in read)
-    assert together("rocketmq_throughput_in_total", topic="T") == [size_bytes]
-    assert together("rocketmq_messages_out_total", topic="T", consumer_group="G") == [30]
-    assert sum(together("rocketmq_rpc_latency_count", **of_sends)) == 30
-    assert sum(together("dledger_raft_role", role="leader")) == 1
-    assert of_name_server.one("dledger_namesrv_brokers", broker="broker-a") == 3
-    assert f"figures for Prometheus (/metrics, /readyz): 127.0.0.1:{figures}" in log.read_text()
-
-
 BATCH = encode_batch(BatchItem(0, body, b"UNIQ_KEY\x01%b\x02" % body) for body in (b"one", b"two"))
 
 
@@ -388,37 +344,34 @@ def test_a_broker_does_without_compiled_code_if_it_is_told_so(
 
 
 def test_a_whole_group_to_try(tmp_path: Path) -> None:
-    """--dev: ready, a dead child comes back, one signal stops all."""
+    """--dev: ready, its figures, a dead child comes back; the next one takes over what a killed one has left.
+
+    One signal stops all in the end, and two never share a store.
+    """
     command, first = dev_command(tmp_path / "dev")
-    log = tmp_path / "dev.log"
-    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as running:
-        try:
-            is_ready = poll(lambda: "ready: name server" in log.read_text(), PATIENCE_S)
-            assert is_ready, log.read_text()
-            assert poll(lambda: ask(first, 310, send_ext("T"), b"x").code == 0, PATIENCE_S)
-            assert poll(lambda: len(_nodes(running.pid)) == 3, PATIENCE_S), log.read_text()
-            os.kill(_nodes(running.pid)["n0"], signal.SIGKILL)
-            is_missed = poll(lambda: "starting it again" in log.read_text(), PATIENCE_S)
-            assert is_missed, log.read_text()
-            assert poll(lambda: len(_children(running.pid)) == 4, PATIENCE_S)
-        finally:
-            children = _children(running.pid)
-            running.terminate()
-            running.terminate()
-            status = running.wait(timeout=PATIENCE_S)
-    assert status == 0
-    assert [pid for pid in children if is_running(pid)] == []
-    assert "Traceback" not in log.read_text()
-
-
-def test_what_a_killed_try_has_left_is_taken_over_and_two_never_share_it(tmp_path: Path) -> None:
-    command, _ = dev_command(tmp_path / "dev")
+    # Above the client ports of --dev, below those of its members.
+    choices = random.sample(range(10_100, 17_900), 1_000)
+    figures = next(port for port in choices if all(is_free(port + more) for more in range(4)))
+    command += ["--metrics-port", str(figures)]
     log = tmp_path / "dev.log"
     with log.open("wb") as out:
         with subprocess.Popen(command, stdout=out, stderr=out) as killed:
-            is_ready = poll(lambda: "ready: name server" in log.read_text(), PATIENCE_S)
-            children = _children(killed.pid)
-            killed.kill()
+            try:
+                is_ready = poll(lambda: "ready: name server" in log.read_text(), PATIENCE_S)
+                assert is_ready, log.read_text()
+                check_figures(first, figures)
+                assert (
+                    f"figures for Prometheus (/metrics, /readyz): 127.0.0.1:{figures}"
+                    in log.read_text()
+                )
+                assert poll(lambda: len(_nodes(killed.pid)) == 3, PATIENCE_S), log.read_text()
+                os.kill(_nodes(killed.pid)["n0"], signal.SIGKILL)
+                is_missed = poll(lambda: "starting it again" in log.read_text(), PATIENCE_S)
+                assert is_missed, log.read_text()
+                assert poll(lambda: stores(first), PATIENCE_S), log.read_text()
+                children = _children(killed.pid)
+            finally:
+                killed.kill()
         with subprocess.Popen(command, stdout=out, stderr=out) as running:
             try:
                 is_taken_over = poll(lambda: log.read_text().count("runs already") == 4, PATIENCE_S)
@@ -427,13 +380,48 @@ def test_what_a_killed_try_has_left_is_taken_over_and_two_never_share_it(tmp_pat
                 )
             finally:
                 running.terminate()
+                running.terminate()
                 running.wait(timeout=PATIENCE_S)
-    assert (is_ready, is_taken_over, len(children)) == (True, True, 4), log.read_text()
+    assert (is_taken_over, len(children)) == (True, 4), log.read_text()
     assert second.returncode == 1
     assert f"the store is in use by process {running.pid}" in second.stderr
     assert running.returncode == 0
     # They are nobody's children, and may not have been waited for yet.
     assert [pid for pid in children if process_of(pid)] == []
+    assert "Traceback" not in log.read_text()
+
+
+def stores(port: int) -> bool:
+    """Whether the node at a port runs again, and stores."""
+    try:
+        return ask(port, 310, send_ext("T"), b"x").code == 0
+    except OSError:
+        return False
+
+
+def check_figures(first: int, figures: int) -> None:
+    """What a new group to try has sent and read is what its figures say."""
+    # Two of the nodes pass on what they are sent.
+    sent = [
+        led_at(first + 10 * (number % 3), 310, send_ext("T"), b"x" * number).code
+        for number in range(1, 31)
+    ]
+    read = decode_records(led_at(first, 11, pull_ext("T")).body)
+    shown = [figures_at(figures + number) for number in range(3)]
+    of_name_server = figures_at(figures + 3)
+    assert (set(sent), len(read)) == ({0}, 30)
+
+    def together(name: str, **labels: str) -> list[float]:
+        return [figure for each in shown for figure in each.of(name, **labels)]
+
+    of_sends = {"request_code": "send_message_v2", "response_code": "success"}
+    assert together("rocketmq_messages_in_total", topic="T") == [30]
+    size_bytes = sum(record.size_bytes for record in read)
+    assert together("rocketmq_throughput_in_total", topic="T") == [size_bytes]
+    assert together("rocketmq_messages_out_total", topic="T", consumer_group="G") == [30]
+    assert sum(together("rocketmq_rpc_latency_count", **of_sends)) == 30
+    assert sum(together("dledger_raft_role", role="leader")) == 1
+    assert of_name_server.one("dledger_namesrv_brokers", broker="broker-a") == 3
 
 
 def _nodes(parent: int) -> dict[str, int]:

@@ -16,7 +16,7 @@ from dledger_mq import (
     RequestFailedError,
 )
 from jepsen.processes import Group
-from tests.integration.client.leaders import wait_for_queues
+from tests.integration.client.leaders import a_moment, wait_for_queues
 from tests.integration.client.test_real_group import PATIENCE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -69,4 +69,4 @@ async def test_topics_groups_and_offsets_of_a_real_group(group: Group) -> None:
             assert "administered" not in await admin.list_groups()
             await admin.delete_topic("Administered")
             while await is_served(group, "Administered"):
-                await trio.lowlevel.checkpoint()
+                await a_moment()

@@ -21,7 +21,7 @@ from dledger_mq import (
     ReceivedMessage,
 )
 from jepsen.processes import Group
-from tests.integration.client.leaders import wait_for_queues
+from tests.integration.client.leaders import a_moment, wait_for_queues
 from tests.integration.client.test_real_group import PATIENCE_S, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -51,7 +51,7 @@ async def until_committed(group: Group, topic: str, name: str) -> None:
         async with PullConsumer(group.namesrv, name, timeout_s=PATIENCE_S) as reader:
             queues = await reader.queues(topic)
             while not any([await reader.committed(queue) for queue in queues]):
-                await trio.lowlevel.checkpoint()
+                await a_moment()
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ from dledger_mq import (
 )
 from dledger_mq import blocking as sync
 from jepsen.processes import Group
-from tests.integration.client.leaders import wait_for_queues
+from tests.integration.client.leaders import a_moment, wait_for_queues
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -31,13 +31,13 @@ PATIENCE_S = 240.0
 async def until(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
     with trio.fail_after(timeout_s):
         while not condition():
-            await trio.lowlevel.checkpoint()
+            await a_moment()
 
 
 async def pulled_at(reader: PullConsumer, queue: MessageQueue, offset: int) -> PullAnswer:
     """Pull what is there; a node that hears of no leader for a while gives nothing."""
     while (pulled := await reader.pull(queue, offset)).is_empty:
-        await trio.lowlevel.checkpoint()
+        await a_moment()
     return pulled
 
 

@@ -19,7 +19,7 @@ from dledger_mq import (
 )
 from jepsen.processes import SMALL_SEGMENTS, Group
 from jepsen.systems.observer import Observer
-from tests.integration.client.leaders import wait_for_queues
+from tests.integration.client.leaders import a_moment, wait_for_queues
 from tests.integration.client.test_real_group import PATIENCE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -87,7 +87,7 @@ async def seen_in_the_end(group: Group, topic: str, count: int) -> Counter[bytes
     """As `seen`, once there are so many: while nobody leads, a follower shows what it knows to be committed."""
     with trio.fail_after(PATIENCE_S):
         while (found := await seen(group, topic)).total() < count:
-            await trio.lowlevel.checkpoint()
+            await a_moment()
     return found
 
 
@@ -187,7 +187,7 @@ async def test_the_next_leader_asks_about_what_is_open(quick_group: Group) -> No
             while not {result.transaction_id for result in results} <= set(asked) or not (
                 await seen(quick_group, "Asked")
             ):
-                await trio.lowlevel.checkpoint()
+                await a_moment()
         leaders.start(name)
         await leaders.name()
         assert await seen_in_the_end(quick_group, "Asked", 1) == {b"yes": 1}
