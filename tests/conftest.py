@@ -31,6 +31,8 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+# Where Python is slow, as under the sanitizers of a compiler, a quarter of them (tests/unit/message/test_compiled.py).
+settings.register_profile("fewer", settings.get_profile("repeatable"), max_examples=25)
 settings.load_profile("repeatable")
 
 # What Python has compiled is kept, also where the environment forbids it (images of containers do): a test run starts
