@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -110,6 +111,17 @@ def each_stage(request: pytest.FixtureRequest) -> Iterator[None]:
     """The tests of a module go one of the ways after the other; of a module, so that it goes with `@given`."""
     with stage(is_compiled=request.param):
         yield
+
+
+@pytest.fixture
+def only_new_garbage() -> Iterator[None]:
+    """Have `gc.collect` look at what the test makes, and at nothing older.
+
+    All modules and tests of the suite take it more than two seconds, and what earlier tests have left goes in between.
+    """
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.hookimpl(trylast=True)
