@@ -37,4 +37,4 @@ def stage(*, is_compiled: bool) -> Iterator[None]:
 
 def examples(count: int) -> settings:
     """So many examples, or a part of them: as many of a hundred as the profile asks for (tests/conftest.py)."""
-    return settings(max_examples=count * settings.default.max_examples // 100)
+    return settings(max_examples=count * settings().max_examples // 100)
