@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -31,6 +32,8 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+# Where Python is slow, as under the sanitizers of a compiler, a quarter of them (tests/unit/message/test_compiled.py).
+settings.register_profile("fewer", settings.get_profile("repeatable"), max_examples=25)
 settings.load_profile("repeatable")
 
 # What Python has compiled is kept, also where the environment forbids it (images of containers do): a test run starts
@@ -108,6 +111,17 @@ def each_stage(request: pytest.FixtureRequest) -> Iterator[None]:
     """The tests of a module go one of the ways after the other; of a module, so that it goes with `@given`."""
     with stage(is_compiled=request.param):
         yield
+
+
+@pytest.fixture
+def only_new_garbage() -> Iterator[None]:
+    """Have `gc.collect` look at what the test makes, and at nothing older.
+
+    All modules and tests of the suite take it more than two seconds, and what earlier tests have left goes in between.
+    """
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.hookimpl(trylast=True)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from dledger_mq.message import compiled
 
@@ -32,3 +33,8 @@ def stage(*, is_compiled: bool) -> Iterator[None]:
         yield
     finally:
         compiled.choose(is_wanted=was_used)
+
+
+def examples(count: int) -> settings:
+    """So many examples, or a part of them: as many of a hundred as the profile asks for (tests/conftest.py)."""
+    return settings(max_examples=count * settings().max_examples // 100)

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.service.catalog import Catalog
@@ -24,7 +24,7 @@ from dledger_mq.message.batch import BATCH_ITEMS_MAX, BatchItem, encode_batch, s
 from dledger_mq.message.errors import BatchError
 from dledger_mq.message.properties import PROPERTIES_BYTES_MAX
 from dledger_mq.remoting.requests import SendFields
-from tests.stages import needs_compiled, stage
+from tests.stages import examples, needs_compiled, stage
 
 pytestmark = needs_compiled
 
@@ -136,20 +136,20 @@ def agree(*some: bytes) -> None:
     assert taken == [is_plain(body) for body in some]
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.lists(plain_batches, min_size=1, max_size=3))
 def test_plain_batches_are_planned_alike(some: list[bytes]) -> None:
     assert all(map(is_plain, some))
     agree(*some)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.lists(mixed_batches, min_size=1, max_size=2))
 def test_batches_with_odd_properties_are_planned_alike(some: list[bytes]) -> None:
     agree(*some)
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(plain_batches | mixed_batches, damage, st.integers(0, 60), st.binary(max_size=25))
 @example(b"", [], 0, b"")
 def test_broken_batches_are_refused_alike(
@@ -163,7 +163,7 @@ def test_broken_batches_are_refused_alike(
     agree(bytes(broken))
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.binary(max_size=80))
 def test_any_bytes_are_refused_alike(body: bytes) -> None:
     agree(body)

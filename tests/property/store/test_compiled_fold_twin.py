@@ -6,7 +6,7 @@ from array import array
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.store import sealed_sends
@@ -21,7 +21,7 @@ from tests.property.store.scripts import History, histories, log_of
 from tests.property.store.test_entry_keys_twin import log_of as log_of_messages
 from tests.property.store.test_entry_keys_twin import logs
 from tests.property.store.test_fold_laws import TIGHT, answers
-from tests.stages import needs_compiled, stage
+from tests.stages import examples, needs_compiled, stage
 
 pytestmark = needs_compiled
 
@@ -376,7 +376,7 @@ def test_tables_that_are_not_as_they_are_said_to_be_are_an_error_or_declined() -
     assert likely(sends, [b"k"], tables=[short]) is None
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.integers(0, 40), st.lists(st.integers(1, 30), max_size=6))
 def test_sealed_sends_are_found_the_same_way_where_numbers_begin_anew(
     left: int, counts: list[int]

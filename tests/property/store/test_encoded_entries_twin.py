@@ -6,7 +6,7 @@ import zlib
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.store.entry_bodies import QueueEnd, StagedMessage, encode_messages
@@ -14,7 +14,7 @@ from broker.store.parse import folded_properties, parse_records
 from dledger_mq.message import compiled
 from dledger_mq.message.properties import PROPERTIES_BYTES_MAX
 from dledger_mq.message.record import decode_records
-from tests.stages import needs_compiled, stage
+from tests.stages import examples, needs_compiled, stage
 from tests.unit.store.lone_broker import BORN, HOST
 
 pytestmark = needs_compiled
@@ -94,7 +94,7 @@ def by_compiled_code(
         )
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(plain_lists, offsets)
 @example([], 0)
 def test_usual_messages_become_the_same_entry(some: list[dict[str, Any]], first: int) -> None:
@@ -104,7 +104,7 @@ def test_usual_messages_become_the_same_entry(some: list[dict[str, Any]], first:
     assert all(type(one) is tuple for one in found[1])
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(mixed_lists)
 def test_an_entry_with_an_unusual_message_is_declined_as_a_whole(
     some: list[dict[str, Any]],

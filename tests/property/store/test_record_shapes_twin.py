@@ -6,7 +6,7 @@ Shapes come again, with other keys, and are misleading or broken just where a sh
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.store import parse
@@ -16,7 +16,7 @@ from broker.store.record_shapes import SHAPES_MAX
 from dledger_mq.message import compiled
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.record import decode_record, encode_record
-from tests.stages import stage
+from tests.stages import examples, stage
 from tests.unit.store.lone_broker import BORN, HOST
 
 pytestmark = pytest.mark.slow
@@ -100,7 +100,7 @@ def agree(body: bytes) -> None:
                 assert parse_records(body, FIRST) == expected
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.lists(bodies(), max_size=3))
 def test_known_shapes_are_read_as_the_codec_reads_them(some: list[bytes]) -> None:
     for body in some:
@@ -108,7 +108,7 @@ def test_known_shapes_are_read_as_the_codec_reads_them(some: list[bytes]) -> Non
         agree(body)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(bodies(), damage, st.integers(0, 3), st.binary(max_size=95))
 def test_broken_bytes_of_known_shapes_are_refused_as_the_codec_refuses_them(
     body: bytes, flips: list[tuple[float, int]], cut: int, more: bytes

@@ -23,21 +23,18 @@ from tests.unit.store.lone_broker import BORN, HOST
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = sorted((ROOT / "dledger_mq/message").glob("_*.c"))
-TWINS = {
-    "filters and references": (
-        "tests/property/store/test_asked_values_twin.py",
-        "tests/property/store/test_chosen_runs_twin.py",
-        "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away",
-        "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_the_fold",
-        "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_filters",
-        "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_pulls",
-    ),
-    "entries": ("tests/property/store/test_encoded_entries_twin.py",),
-    "shapes": ("tests/property/store/test_record_shapes_twin.py",),
-    "fold": ("tests/property/store/test_compiled_fold_twin.py",),
-    "batches": ("tests/property/service/test_batches_twin.py",),
-}
-"""In parts: on a busy machine all of them together take longer than a test may."""
+TWINS = (
+    "tests/property/store/test_asked_values_twin.py",
+    "tests/property/store/test_chosen_runs_twin.py",
+    "tests/property/store/test_encoded_entries_twin.py",
+    "tests/property/store/test_record_shapes_twin.py",
+    "tests/property/store/test_compiled_fold_twin.py",
+    "tests/property/service/test_batches_twin.py",
+    "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away",
+    "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_the_fold",
+    "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_filters",
+    "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_pulls",
+)
 TIMEOUT_S = 580.0
 """A little less than a test may take (`timeout` in pyproject.toml): what was printed is shown."""
 
@@ -50,8 +47,10 @@ sys.modules[spec.name] = module
 import pytest
 from dledger_mq.message import compiled
 assert all(getattr(module, name) is each for name, each in compiled._FOUND._asdict().items())
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[2:]]))
+options = ["-q", "-p", "no:cacheprovider", "--hypothesis-profile=fewer"]
+sys.exit(pytest.main([*options, *sys.argv[2:]]))
 """
+"""A quarter of the examples: they go through each line, and each branch of it, that all of them go through (gcov)."""
 
 
 @needs_compiler
@@ -367,11 +366,10 @@ def instrumented(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize("part", TWINS)
-def test_sanitizers_find_nothing_in_all_that_the_twins_do(part: str, instrumented: Path) -> None:
+def test_sanitizers_find_nothing_in_all_that_the_twins_do(instrumented: Path) -> None:
     """With Python's objects allocated one by one, so that a byte beyond one of them is seen."""
     done = subprocess.run(
-        [sys.executable, "-c", RUN_TWINS, str(instrumented), *TWINS[part]],
+        [sys.executable, "-c", RUN_TWINS, str(instrumented), *TWINS],
         cwd=ROOT,
         env={
             "PATH": "/usr/bin:/bin",

@@ -426,6 +426,7 @@ def test_another_segment_size_changes_nothing_that_is_there(disk: SimDisk) -> No
         assert found(disk, size)[: len(entries)] == entries
 
 
+@pytest.mark.usefixtures("only_new_garbage")
 def test_a_refused_log_leaves_no_file_open(tmp_path: Path) -> None:
     """It is opened again and again while it is mended."""
     disk = PosixDisk(tmp_path)
@@ -443,5 +444,5 @@ def test_a_refused_log_leaves_no_file_open(tmp_path: Path) -> None:
 
 
 def open_files() -> int:
-    gc.collect()  # what earlier tests have left does not go in between
+    gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))

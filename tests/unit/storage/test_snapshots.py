@@ -145,10 +145,11 @@ def test_a_snapshot_leaves_the_log_its_room(is_copy: bool) -> None:
 
 def open_count() -> int:
     """Return how many descriptors this process has open."""
-    gc.collect()  # what earlier tests have left does not go in between
+    gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.mark.usefixtures("only_new_garbage")
 def test_a_snapshot_that_finds_no_room_for_its_head_leaves_no_file_open(tmp_path: Path) -> None:
     """A full disk may stay full for weeks, and every try would take a descriptor."""
     disk = PosixDisk(str(tmp_path))

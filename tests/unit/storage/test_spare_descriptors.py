@@ -118,6 +118,7 @@ def test_threads_that_share_the_last_one_are_told_what_the_system_said(tmp_path:
     file.close()
 
 
+@pytest.mark.usefixtures("only_new_garbage")
 def test_they_go_with_the_disk(tmp_path: Path) -> None:
     def count() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))

@@ -63,9 +63,9 @@ def test_a_compressed_body_is_shown_as_it_was_sent() -> None:
 
 
 def test_a_small_body_that_inflates_without_end_is_cut() -> None:
-    bomb = zlib.compress(b"\n" * (256 * 1024 * 1024), 9)
+    bomb = zlib.compress(b"\n" * (16 * 1024 * 1024), 9)
     view = body_view(bomb, ZLIB)
-    assert view.stored_bytes == len(bomb) < 300_000
+    assert view.stored_bytes == len(bomb) < 20_000
     assert len(view.text or "") == SHOWN_BYTES_MAX
     assert f"only the first {SHOWN_BYTES_MAX} bytes" in view.note
 
