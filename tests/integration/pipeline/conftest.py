@@ -7,7 +7,6 @@ Starting the JVM and the first Python worker takes 8 s, a warm stream one. A tes
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,9 @@ from dledger_mq.blocking import Producer
 from jepsen.processes import Group
 from pipeline.errors import InconclusiveError
 from pipeline.locations import ObjectPath
+from tests.integration.pipeline.quick import start_quickly
 from tests.integration.pipeline.topics import PATIENCE_S, Topics
 from tests.unit.pipeline.object_stores import google_bucket, object_store
-
-WORKERS = str(Path(__file__).with_name("workers"))
-"""What is first on the path of Spark's Python workers."""
 
 AVRO = Path(__file__).resolve().parents[3] / ".interop/avro-4.2.0"
 MASTER = "local[2]"
@@ -30,7 +27,6 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 
@@ -91,7 +87,7 @@ def _session(_store: ObjectPath | None, _google: ObjectPath | None) -> Any:
     from pipeline.spark.session import open_session
 
     with pytest.MonkeyPatch.context() as patch:
-        start_workers_quickly(patch)
+        start_quickly(patch)
         try:
             return open_session("tests", master=MASTER, settings=SETTINGS | jars())
         except InconclusiveError as error:
@@ -104,15 +100,10 @@ def jars() -> dict[str, str]:
     return {"spark.jars": ",".join(map(str, found))} if found else {}
 
 
-def start_workers_quickly(patch: pytest.MonkeyPatch) -> None:
-    """Let a JVM that is started from here on find `workers` for its Python workers."""
-    patch.setenv("PYTHONPATH", WORKERS, prepend=os.pathsep)
-
-
 @pytest.fixture(autouse=True)
-def _quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """For sessions in processes that a test starts."""
-    start_workers_quickly(monkeypatch)
+    start_quickly(monkeypatch)
 
 
 @pytest.fixture

@@ -6,12 +6,13 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from pipeline.planning import INITIAL_FILE
 from pipeline.spark.failures import reason_of
+from tests.integration.pipeline.quick import start_quickly
 from tests.integration.pipeline.topics import Topics, load, numbers
 
 pytestmark = pytest.mark.slow
@@ -136,33 +137,72 @@ def test_every_thread_writes_frames_streams_and_tables(
 KEPT = """
 import sys
 from pipeline.spark.session import open_session
+from pipeline.spark.streams import start_stream
 folder, namesrv, topic, step = sys.argv[1:]
-quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-settings = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": quick}
+settings = {"spark.driver.memory": "1g"}
 spark = open_session("kept", master="local[1]", catalog=folder, settings=settings)
 if step == "1":
     spark.sql(f"CREATE TABLE orders USING rocketmq OPTIONS (nameServer '{namesrv}', topic '{topic}')")
     spark.sql("CREATE VIEW first AS SELECT * FROM orders WHERE queueOffset = 0")
 spark.sql("INSERT INTO orders (body) VALUES (cast('%s' as binary))" % step)
-print("rows", spark.table("orders").count(), spark.sql("SELECT count(*) n FROM first").first().n)
+print("rows", spark.table("orders").count(), spark.sql("SELECT count(*) n FROM first").first().n, flush=True)
+if step == "2":
+    query = start_stream(
+        spark,
+        {"nameServer": namesrv, "topic": "Missing"},
+        lambda frame: frame.writeStream.format("noop"),
+        checkpoint=f"{folder}/checkpoint",
+    )
+    query.awaitTermination()
 """
 
 
-def test_tables_and_views_are_there_in_the_next_session(
-    spark: Any, topics: Topics, tmp_path: Path
-) -> None:
-    topic = topics.fresh()
+class Sessions(NamedTuple):
+    """Two sessions with one catalog, one after the other, and the folder in which they ran."""
+
+    first: subprocess.CompletedProcess[str]
+    second: subprocess.CompletedProcess[str]
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def sessions(topics: Topics, tmp_path_factory: pytest.TempPathFactory) -> Sessions:
+    pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+    folder, topic = tmp_path_factory.mktemp("sessions"), topics.fresh()
     topics.fill(topic, 8)
-    program = tmp_path / "program.py"
+    program = folder / "program.py"
     program.write_text(KEPT)
-    for step, rows in (("1", 9), ("2", 10)):
-        done = subprocess.run(
-            [sys.executable, program, tmp_path / "catalog", topics.namesrv, topic, step],
+
+    def run(step: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, program, folder / "catalog", topics.namesrv, topic, step],
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
             check=False,
-            cwd=tmp_path,
+            cwd=folder,
         )
-        assert f"rows {rows} 4" in done.stdout, done.stderr[-3000:]
-    assert not list(tmp_path.glob("derby.log"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        start_quickly(patch)
+        return Sessions(run("1"), run("2"), folder)
+
+
+def test_tables_and_views_are_there_in_the_next_session(sessions: Sessions) -> None:
+    assert "rows 9 4" in sessions.first.stdout, sessions.first.stderr[-3000:]
+    assert sessions.first.returncode == 0
+    assert "rows 10 4" in sessions.second.stdout, sessions.second.stderr[-3000:]
+    assert not list(sessions.folder.glob("derby.log"))
+
+
+def test_a_stream_without_its_topic_says_so_in_plain_text_before_sparks_pages_about_it(
+    sessions: Sessions, topics: Topics
+) -> None:
+    said = sessions.second.stderr
+    told = f"rocketmq: topic Missing does not exist (name server {topics.namesrv} knows no route)\n"
+    before, _, after = said.partition(told)
+    assert after, said[-3000:]
+    for theirs in ("Traceback", "StreamingQueryException"):
+        assert theirs not in before
+        assert theirs in after
+    assert sessions.second.returncode == 1
