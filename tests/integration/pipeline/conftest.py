@@ -18,6 +18,7 @@ from jepsen.processes import SMALL_SEGMENTS, Group
 from pipeline.errors import InconclusiveError
 from pipeline.locations import ObjectPath
 from tests.integration.pipeline.quick import start_quickly
+from tests.integration.pipeline.sessions import Sessions, gs, run_sessions, s3a
 from tests.integration.pipeline.topics import PATIENCE_S, Topics
 from tests.unit.pipeline.object_stores import google_bucket, object_store
 
@@ -137,3 +138,18 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
             shared = Topics(group, producer)
             shared.wait_writable()
             yield shared
+
+
+@pytest.fixture(scope="session")
+def sessions(
+    topics: Topics,
+    _store: ObjectPath | None,
+    _google: ObjectPath | None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Sessions:
+    """Two sessions that are over."""
+    pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+    stores = {}
+    if _store is not None and _google is not None:
+        stores = {s3a(): _store / "checkpoints", gs(): _google / "checkpoints"}
+    return run_sessions(topics, tmp_path_factory.mktemp("sessions"), stores)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from pipeline.planning import INITIAL_FILE
 from pipeline.spark.failures import reason_of
-from tests.integration.pipeline.quick import start_quickly
+from tests.integration.pipeline.sessions import SENT, Sessions
 from tests.integration.pipeline.topics import Topics, load, numbers
 
 pytestmark = pytest.mark.slow
@@ -134,64 +132,10 @@ def test_every_thread_writes_frames_streams_and_tables(
     spark.sql(f"DROP TABLE {table}")
 
 
-KEPT = """
-import sys
-from pipeline.spark.session import open_session
-from pipeline.spark.streams import start_stream
-folder, namesrv, topic, step = sys.argv[1:]
-settings = {"spark.driver.memory": "1g"}
-spark = open_session("kept", master="local[1]", catalog=folder, settings=settings)
-if step == "1":
-    spark.sql(f"CREATE TABLE orders USING rocketmq OPTIONS (nameServer '{namesrv}', topic '{topic}')")
-    spark.sql("CREATE VIEW first AS SELECT * FROM orders WHERE queueOffset = 0")
-spark.sql("INSERT INTO orders (body) VALUES (cast('%s' as binary))" % step)
-print("rows", spark.table("orders").count(), spark.sql("SELECT count(*) n FROM first").first().n, flush=True)
-if step == "2":
-    query = start_stream(
-        spark,
-        {"nameServer": namesrv, "topic": "Missing"},
-        lambda frame: frame.writeStream.format("noop"),
-        checkpoint=f"{folder}/checkpoint",
-    )
-    query.awaitTermination()
-"""
-
-
-class Sessions(NamedTuple):
-    """Two sessions with one catalog, one after the other, and the folder in which they ran."""
-
-    first: subprocess.CompletedProcess[str]
-    second: subprocess.CompletedProcess[str]
-    folder: Path
-
-
-@pytest.fixture(scope="module")
-def sessions(topics: Topics, tmp_path_factory: pytest.TempPathFactory) -> Sessions:
-    pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
-    folder, topic = tmp_path_factory.mktemp("sessions"), topics.fresh()
-    topics.fill(topic, 8)
-    program = folder / "program.py"
-    program.write_text(KEPT)
-
-    def run(step: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, program, folder / "catalog", topics.namesrv, topic, step],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-            cwd=folder,
-        )
-
-    with pytest.MonkeyPatch.context() as patch:
-        start_quickly(patch)
-        return Sessions(run("1"), run("2"), folder)
-
-
 def test_tables_and_views_are_there_in_the_next_session(sessions: Sessions) -> None:
-    assert "rows 9 4" in sessions.first.stdout, sessions.first.stderr[-3000:]
+    assert f"tables {SENT + 1} 4\n" in sessions.first.stdout, sessions.first.stderr[-3000:]
     assert sessions.first.returncode == 0
-    assert "rows 10 4" in sessions.second.stdout, sessions.second.stderr[-3000:]
+    assert f"tables {SENT + 2} 4\n" in sessions.second.stdout, sessions.second.stderr[-3000:]
     assert not list(sessions.folder.glob("derby.log"))
 
 
