@@ -17,7 +17,7 @@ from tests.stages import EACH, stage
 
 pytest_plugins = ["tests.hangs"]
 
-SPARK, SECOND_HALF = "tests/integration/pipeline/", "test_j"
+SPARK, SECOND_HALF = "tests/integration/pipeline/", "test_live_s"
 """The folder whose tests share a Spark session. A worker starts it once and runs half of the files, by their names: one
 after the other they would take longer than all else together, and each further session is a further Java."""
 

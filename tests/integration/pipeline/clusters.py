@@ -20,10 +20,10 @@ from jepsen.nemeses.namespaces import NamespaceLinks
 from jepsen.ports import free_ports
 from jepsen.processes import Process, kill_all, poll, wait_listening
 from pipeline.spark.java import find_java
+from tests.integration.pipeline.quick import JAVA_OPTIONS, JAVA_VARIABLE
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
-QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-_DAEMONS: Final = f"{QUICK} -Dspark.master.rest.enabled=false"  # no fixed port
+_DAEMONS: Final = "-Dspark.master.rest.enabled=false"  # no fixed port
 PATIENCE_S: Final = 550.0
 
 
@@ -67,6 +67,7 @@ class Place:
             "PATH": f"{self.spark / 'bin'}:/usr/bin:/bin",
             "HOME": str(self.home),
             "JAVA_HOME": str(java_here().home),
+            JAVA_VARIABLE: JAVA_OPTIONS,
             "SPARK_HOME": str(self.spark),
             "SPARK_LOCAL_IP": self.host,
             "SPARK_LOCAL_DIRS": str(self.home / "local"),

@@ -7,7 +7,6 @@ Starting the JVM and the first Python worker takes 8 s, a warm stream one. A tes
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,13 @@ from typing import Any
 import pytest
 
 from dledger_mq.blocking import Producer
-from jepsen.processes import Group
+from jepsen.processes import SMALL_SEGMENTS, Group
 from pipeline.errors import InconclusiveError
 from pipeline.locations import ObjectPath
+from tests.integration.pipeline.quick import start_quickly
+from tests.integration.pipeline.sessions import Sessions, gs, run_sessions, s3a
 from tests.integration.pipeline.topics import PATIENCE_S, Topics
 from tests.unit.pipeline.object_stores import google_bucket, object_store
-
-WORKERS = str(Path(__file__).with_name("workers"))
-"""What is first on the path of Spark's Python workers."""
 
 AVRO = Path(__file__).resolve().parents[3] / ".interop/avro-4.2.0"
 MASTER = "local[2]"
@@ -30,8 +28,16 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.streaming.pollingDelay": "100",  # ms; an idle query asks brokers for offsets that often, not each 10 ms
 }
+
+
+CALM = (
+    "raftHeartbeatIntervalMs=300\nraftLeaseMs=1500\n"
+    "raftElectionTimeoutMinMs=2000\nraftElectionTimeoutMaxMs=3000\n"
+)
+"""For brokers that run as long as the session, and of which none dies: at the defaults three that have nothing to do
+take half as much processor time again, and where the machine stands still for half a second they elect anew."""
 
 
 PATIENT = pytest.mark.timeout(1800)
@@ -91,7 +97,7 @@ def _session(_store: ObjectPath | None, _google: ObjectPath | None) -> Any:
     from pipeline.spark.session import open_session
 
     with pytest.MonkeyPatch.context() as patch:
-        start_workers_quickly(patch)
+        start_quickly(patch)
         try:
             return open_session("tests", master=MASTER, settings=SETTINGS | jars())
         except InconclusiveError as error:
@@ -104,15 +110,10 @@ def jars() -> dict[str, str]:
     return {"spark.jars": ",".join(map(str, found))} if found else {}
 
 
-def start_workers_quickly(patch: pytest.MonkeyPatch) -> None:
-    """Let a JVM that is started from here on find `workers` for its Python workers."""
-    patch.setenv("PYTHONPATH", WORKERS, prepend=os.pathsep)
-
-
 @pytest.fixture(autouse=True)
-def _quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """For sessions in processes that a test starts."""
-    start_workers_quickly(monkeypatch)
+    start_quickly(monkeypatch)
 
 
 @pytest.fixture
@@ -129,10 +130,26 @@ def spark(_session: Any) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
     """Three brokers that no test breaks."""
-    with Group(tmp_path_factory.mktemp("group")) as group:
+    settings = SMALL_SEGMENTS + CALM
+    with Group(tmp_path_factory.mktemp("group"), settings=settings) as group:
         group.start()
         group.wait_listening()
         with Producer(group.namesrv, "tests", timeout_s=PATIENCE_S) as producer:
             shared = Topics(group, producer)
             shared.wait_writable()
             yield shared
+
+
+@pytest.fixture(scope="session")
+def sessions(
+    topics: Topics,
+    _store: ObjectPath | None,
+    _google: ObjectPath | None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Sessions:
+    """Two sessions that are over."""
+    pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+    stores = {}
+    if _store is not None and _google is not None:
+        stores = {s3a(): _store / "checkpoints", gs(): _google / "checkpoints"}
+    return run_sessions(topics, tmp_path_factory.mktemp("sessions"), stores)

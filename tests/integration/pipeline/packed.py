@@ -28,10 +28,11 @@ def make_environment(folder: Path) -> None:
     (packages,) = folder.glob("lib/python3*/site-packages")
     for found in distributions(requirements("workers")):
         for file in found.files or ():
-            if ".." not in file.parts:  # commands, which executors do not run
-                target = packages / file
+            source, target = Path(file.locate()), packages / file
+            # Commands, which executors do not run; and old installers list all sources, also what they left out.
+            if ".." not in file.parts and source.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
-                _link_or_copy(str(file.locate()), target)
+                _link_or_copy(str(source), target)
     for name in PACKAGES:
         shutil.copytree(ROOT / name, packages / name)
     shutil.copy2(ROOT / MODULE, packages)

@@ -15,10 +15,7 @@ from typing import Any
 from pipeline.spark.session import open_session
 from pipeline.spark.streams import start_stream
 
-SETTINGS = {
-    "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
+SETTINGS = {"spark.driver.memory": "1g"}
 
 
 def start_copy(

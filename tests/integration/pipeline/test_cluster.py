@@ -32,7 +32,6 @@ from jepsen.systems.brokers import guard_group, move_to_namespaces
 from pipeline.errors import JavaMissingError
 from tests.integration.pipeline.clusters import (
     PATIENCE_S,
-    QUICK,
     Cluster,
     Place,
     java_here,
@@ -59,14 +58,12 @@ MACHINES = ["master", "worker0", "worker1", "driver"]
 ORDERS = 200
 ROWS = 1200
 
-SETTINGS = f"""
+SETTINGS = """
 spark.cores.max 4
 spark.scheduler.minRegisteredResourcesRatio 1.0
 spark.scheduler.maxRegisteredResourcesWaitingTime 300s
 spark.driver.memory 1g
 spark.executor.memory 1g
-spark.driver.extraJavaOptions {QUICK}
-spark.executor.extraJavaOptions {QUICK}
 spark.sql.execution.arrow.maxRecordsPerBatch 5
 spark.speculation true
 spark.speculation.quantile 0.5

@@ -26,12 +26,12 @@ from pipeline.locations import HDFS, ObjectPath
 from pipeline.object_store import ObjectFolder
 from pipeline.spark.streams import start_stream
 from tests.integration.pipeline.archiving import archive_all
+from tests.integration.pipeline.quick import JAVA_OPTIONS
 from tests.integration.pipeline.topics import PATIENCE_S, Topics, load
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 INSTALLED = Path(__file__).resolve().parents[3] / ".interop/hdfs-3.5.0"
-JAVA_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m")
 ONE_ATTEMPT = """<configuration><property>
 <name>dfs.client.failover.max.attempts</name><value>1</value>
 </property></configuration>"""
@@ -67,7 +67,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     classes = f"{INSTALLED}/classes:{INSTALLED}/jars/*"
     with (folder / "stderr").open("w") as stderr:
         process = subprocess.Popen(
-            ["java", *JAVA_OPTIONS, "-cp", classes, "MiniDfs", str(folder / "data")],
+            [
+                "java",
+                *JAVA_OPTIONS.split(),
+                "-Xmx256m",
+                "-cp",
+                classes,
+                "MiniDfs",
+                str(folder / "data"),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

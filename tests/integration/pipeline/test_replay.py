@@ -184,7 +184,7 @@ def test_a_batch_reads_what_has_its_rows_and_one_without_rows_is_none(
         if number % 3 == 2:
             broker.commit()
     entries = write_store(tmp_path / "store", broker.log.entries, 4000)
-    scan = {"path": str(tmp_path / "store"), "upTo": "end", "splitBytes": "2000"}
+    scan = {"path": str(tmp_path / "store"), "upTo": "end"}
     table = kept_open.read.format("commitlog").options(**scan).load().where("topic = 'Old'")
     held = table.toArrow().sort_by("queueOffset")
     folder = tmp_path / "files"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import pytest
 
 from pipeline.planning import INITIAL_FILE
 from pipeline.spark.failures import reason_of
+from tests.integration.pipeline.sessions import SENT, Sessions
 from tests.integration.pipeline.topics import Topics, load, numbers
 
 pytestmark = pytest.mark.slow
@@ -133,36 +132,21 @@ def test_every_thread_writes_frames_streams_and_tables(
     spark.sql(f"DROP TABLE {table}")
 
 
-KEPT = """
-import sys
-from pipeline.spark.session import open_session
-folder, namesrv, topic, step = sys.argv[1:]
-quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-settings = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": quick}
-spark = open_session("kept", master="local[1]", catalog=folder, settings=settings)
-if step == "1":
-    spark.sql(f"CREATE TABLE orders USING rocketmq OPTIONS (nameServer '{namesrv}', topic '{topic}')")
-    spark.sql("CREATE VIEW first AS SELECT * FROM orders WHERE queueOffset = 0")
-spark.sql("INSERT INTO orders (body) VALUES (cast('%s' as binary))" % step)
-print("rows", spark.table("orders").count(), spark.sql("SELECT count(*) n FROM first").first().n)
-"""
+def test_tables_and_views_are_there_in_the_next_session(sessions: Sessions) -> None:
+    assert f"tables {SENT + 1} 4\n" in sessions.first.stdout, sessions.first.stderr[-3000:]
+    assert sessions.first.returncode == 0
+    assert f"tables {SENT + 2} 4\n" in sessions.second.stdout, sessions.second.stderr[-3000:]
+    assert not list(sessions.folder.glob("derby.log"))
 
 
-def test_tables_and_views_are_there_in_the_next_session(
-    spark: Any, topics: Topics, tmp_path: Path
+def test_a_stream_without_its_topic_says_so_in_plain_text_before_sparks_pages_about_it(
+    sessions: Sessions, topics: Topics
 ) -> None:
-    topic = topics.fresh()
-    topics.fill(topic, 8)
-    program = tmp_path / "program.py"
-    program.write_text(KEPT)
-    for step, rows in (("1", 9), ("2", 10)):
-        done = subprocess.run(
-            [sys.executable, program, tmp_path / "catalog", topics.namesrv, topic, step],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-            cwd=tmp_path,
-        )
-        assert f"rows {rows} 4" in done.stdout, done.stderr[-3000:]
-    assert not list(tmp_path.glob("derby.log"))
+    said = sessions.second.stderr
+    told = f"rocketmq: topic Missing does not exist (name server {topics.namesrv} knows no route)\n"
+    before, _, after = said.partition(told)
+    assert after, said[-3000:]
+    for theirs in ("Traceback", "StreamingQueryException"):
+        assert theirs not in before
+        assert theirs in after
+    assert sessions.second.returncode == 1
