@@ -76,7 +76,7 @@ STATES = (
 """The states that runs are to lead to (docs/testing.md explains each); `SimCluster.reached` counts them."""
 
 DISK_FAILURES = (OSError, DiskFailedError, CorruptionError)
-"""What a step raises of which its member dies."""
+"""Errors of a disk, which end the member that has it."""
 
 FIRST_ORDER = -1_000
 """The tokens of orders go down from here; those of clients go up from 1."""

@@ -213,7 +213,7 @@ class SimDisk:
 
     Attributes:
         fired: how often each fault that was asked for really came, and how often a crash lost or tore something.
-        is_only_looked_at: whether reads neither fail nor count; set by `only_looked_at`.
+        is_only_looked_at: true while reads neither fail nor count, in `only_looked_at`.
     """
 
     def __init__(self, random: Random, *, capacity_bytes: int | None = None) -> None:

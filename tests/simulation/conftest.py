@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 
 from tests.conftest import TOLD
-from tests.simulation.searches import tell_with
+from tests.simulation.searches import report_with
 
 
 @pytest.fixture(autouse=True)
-def _searches_tell(record_property: Callable[[str, object], None]) -> None:
-    tell_with(partial(record_property, TOLD))
+def _searches_report(record_property: Callable[[str, object], None]) -> None:
+    report_with(partial(record_property, TOLD))

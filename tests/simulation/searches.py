@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 
-Tell = Callable[[str], None]
-_tellers: list[Tell] = []
+Report = Callable[[str], None]
+_reporters: list[Report] = []
 
 
-def tell_with(tell: Tell) -> None:
+def report_with(report: Report) -> None:
     """Let what is to be read, also when a test passes, be told in this way from now on."""
-    _tellers[:] = [tell]
+    _reporters[:] = [report]
 
 
 def lately_first(seeds: Iterable[int], lately: int) -> Generator[int, None, None]:
@@ -31,6 +31,6 @@ def lately_first(seeds: Iterable[int], lately: int) -> Generator[int, None, None
         try:
             yield seed
         except GeneratorExit:
-            for tell in _tellers:
-                tell(f"seed {lately} no longer shows what {seed} does: write that in its place")
+            for report in _reporters:
+                report(f"seed {lately} no longer shows what {seed} does: write that in its place")
             raise
