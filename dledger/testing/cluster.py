@@ -75,6 +75,9 @@ STATES = (
 )
 """The states that runs are to lead to (docs/testing.md explains each); `SimCluster.reached` counts them."""
 
+DISK_FAILURES = (OSError, DiskFailedError, CorruptionError)
+"""Errors of a disk, which end the member that has it."""
+
 FIRST_ORDER = -1_000
 """The tokens of orders go down from here; those of clients go up from 1."""
 
@@ -317,22 +320,28 @@ class SimCluster(SimLoop):
     def _step(self, node: SimNode, engine: Engine, event: Event) -> None:
         """Step a member with one event, and carry out everything that follows from it at once."""
         self.step_count += 1
-        with self.disk_of(node):
+        try:  # as `disk_of`, whose block costs as much as a short step
             engine.step(event, node.local_ms(self.now_ms))
             self.drain(node, engine)
+        except DISK_FAILURES as error:
+            self._disk_failed(node, error)
 
     @contextmanager
     def disk_of(self, node: SimNode) -> Iterator[None]:
         """Stop a member if its disk fails within the block, and start it again later."""
         try:
             yield
-        except (OSError, DiskFailedError) as error:
-            self.trace_line(node, f"disk failed: {error}")
-            self.stop(node, power_loss=False)
-            self.start_later(node)
-        except CorruptionError as error:
+        except DISK_FAILURES as error:
+            self._disk_failed(node, error)
+
+    def _disk_failed(self, node: SimNode, error: Exception) -> None:
+        if isinstance(error, CorruptionError):
             self.stop(node, power_loss=False)
             self.refuse_start(node, error)
+            return
+        self.trace_line(node, f"disk failed: {error}")
+        self.stop(node, power_loss=False)
+        self.start_later(node)
 
     def drain(self, node: SimNode, engine: Engine) -> None:
         """Check a member after a step, then send its messages and resolve its tokens."""

@@ -15,8 +15,8 @@ import builtins
 import errno
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from random import Random
 
@@ -188,6 +188,22 @@ class SimFile:
         self._is_open = False
 
 
+class _Look:
+    """A block that only looks at a disk; a class, since there is one for each step of a member."""
+
+    __slots__ = ("_before", "_disk")
+
+    def __init__(self, disk: SimDisk) -> None:
+        self._disk = disk
+
+    def __enter__(self) -> None:
+        self._before = self._disk.is_only_looked_at
+        self._disk.is_only_looked_at = True
+
+    def __exit__(self, *_: object) -> None:
+        self._disk.is_only_looked_at = self._before
+
+
 class SimDisk:
     """See the module.
 
@@ -197,6 +213,7 @@ class SimDisk:
 
     Attributes:
         fired: how often each fault that was asked for really came, and how often a crash lost or tore something.
+        is_only_looked_at: true while reads neither fail nor count, in `only_looked_at`.
     """
 
     def __init__(self, random: Random, *, capacity_bytes: int | None = None) -> None:
@@ -214,7 +231,7 @@ class SimDisk:
         self._failing_read = _Countdown()
         self._misdirected_write = _Countdown()
         self._steps_left: int | None = None
-        self._is_only_looked_at = False
+        self.is_only_looked_at = False
 
     # The `Disk` interface.
 
@@ -408,14 +425,9 @@ class SimDisk:
         sectors = max(1, (file_bytes + size) // SECTOR_BYTES)
         return self.random.randrange(sectors) * SECTOR_BYTES + offset % SECTOR_BYTES
 
-    @contextmanager
-    def only_looked_at(self) -> Iterator[None]:
+    def only_looked_at(self) -> AbstractContextManager[None]:
         """Exempt the reads in the block from faults and counts: a checker looks at the disk from outside."""
-        before, self._is_only_looked_at = self._is_only_looked_at, True
-        try:
-            yield
-        finally:
-            self._is_only_looked_at = before
+        return _Look(self)
 
     def statistics(self) -> SimDiskStatistics:
         """Return the counts so far."""
@@ -455,7 +467,7 @@ class SimDisk:
 
     def count_read(self, path: str) -> None:
         """Note a read; it may fail."""
-        if self._is_only_looked_at:
+        if self.is_only_looked_at:
             return
         if self._failing_read.strikes():
             self.fired["fail-read"] += 1

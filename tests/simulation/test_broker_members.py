@@ -28,6 +28,7 @@ from dledger.starting_state import load_steps
 from dledger.testing.sim_draws import DRAWS_POPS
 from dledger.testing.simulation import SimResult, SimVerdict
 from dledger_mq.remoting.codes import RequestCode
+from tests.simulation.searches import lately_first
 
 SEEDS_MAX = 300
 """A planted mistake is found among so many of the first seeds."""
@@ -52,17 +53,20 @@ def first_finding(settings: Iterable[BrokerSimSettings], **broken: Any) -> str:
     return ""
 
 
-def with_keepers() -> Iterable[BrokerSimSettings]:
+def with_keepers(lately: int) -> Iterable[BrokerSimSettings]:
     """Runs in which offsets are written and read at any node, whether it is a member or not."""
-    return (with_changes(draw_broker_settings(seed)) for seed in SEEDS if is_register_run(seed))
+    seeds = lately_first(filter(is_register_run, SEEDS), lately)
+    return (with_changes(draw_broker_settings(seed)) for seed in seeds)
 
 
-def with_drops() -> Iterable[BrokerSimSettings]:
+def drops(seed: int) -> bool:
+    return is_forgetful_run(seed) and draw_broker_settings(seed).drops_log
+
+
+def with_drops(seeds: Iterable[int]) -> Iterable[BrokerSimSettings]:
     """Runs in which nodes are added behind the beginning of the log, and are given the state."""
-    for seed in SEEDS:
-        settings = draw_broker_settings(seed)
-        if is_forgetful_run(seed) and settings.drops_log:
-            yield replace(with_changes(settings), catch_up_bytes_max=0)
+    drawn = map(draw_broker_settings, seeds)
+    return (replace(with_changes(each), catch_up_bytes_max=0) for each in drawn)
 
 
 @pytest.mark.slow
@@ -80,12 +84,12 @@ def test_older_draws_change_no_members_and_mean_what_they_meant() -> None:
 def test_members_change_under_all_faults() -> None:
     reached: Counter[str] = Counter()
     work: Counter[str] = Counter()
-    for seed in CHANGING[:10]:
+    for seed in CHANGING[:5]:
         result = run(draw_broker_settings(seed))
         assert result.verdict is SimVerdict.FINE, f"seed {seed}: {result.problem}"
         reached.update(result.reached)
         work.update(result.work)
-    for settings in islice(with_drops(), 2):
+    for settings in with_drops(islice(filter(drops, SEEDS), 2)):
         result = run(settings)
         assert result.verdict is SimVerdict.FINE, f"seed {settings.seed}: {result.problem}"
         reached.update(result.reached)
@@ -106,9 +110,9 @@ def only_learns(roster: Roster) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_silly", [was_removed, only_learns])
+@pytest.mark.parametrize(("is_silly", "lately"), [(was_removed, 225), (only_learns, 169)])
 def test_a_node_without_a_vote_that_answers_offsets_from_its_own_state_is_found(
-    monkeypatch: pytest.MonkeyPatch, is_silly: Callable[[Roster], bool]
+    monkeypatch: pytest.MonkeyPatch, is_silly: Callable[[Roster], bool], lately: int
 ) -> None:
     route, read = Router.route, LinearReads.read
 
@@ -127,7 +131,7 @@ def test_a_node_without_a_vote_that_answers_offsets_from_its_own_state_is_found(
 
     monkeypatch.setattr(Router, "route", carry_out_here)
     monkeypatch.setattr(LinearReads, "read", read_here)
-    assert "was known before" in (found := first_finding(with_keepers())), found
+    assert "was known before" in (found := first_finding(with_keepers(lately))), found
 
 
 @pytest.mark.slow
@@ -136,7 +140,7 @@ def test_a_leader_that_lets_in_none_but_its_first_members_is_found(
 ) -> None:
     """What clients ask of a member that was added is not passed on, though nothing is wrong."""
     monkeypatch.setattr(Roster, "is_known", lambda self, name: name in self._given)
-    found = first_finding(map(draw_broker_settings, CHANGING))
+    found = first_finding(map(draw_broker_settings, lately_first(CHANGING, 33)))
     assert "have no link to the leader" in found, found
 
 
@@ -149,5 +153,5 @@ def test_a_member_that_joins_by_a_snapshot_without_one_of_its_tables_is_found(
         state.offsets._table.clear()
 
     monkeypatch.setattr(taking_in, "load_steps", without_offsets)
-    found = first_finding(with_drops())
+    found = first_finding(with_drops(lately_first(filter(drops, SEEDS), 39)))
     assert "not what a replay gives: offsets" in found, found

@@ -25,6 +25,9 @@ from dledger.testing.simulation import SimResult, SimVerdict, run_settings
 DAMAGE_ALL = {"damage-all": 5, "kill-one": 3, "partition-leader": 1, "heal": 4}
 FLIPPED = {"flip-snapshot": 10, "kill-one": 6, "heal": 4}
 
+FLIPPED_SEEDS = (1, 2, 4, 5, 6)
+"""Without the third, which is as long as all of these; a snapshot is refused in them, and misused by the first."""
+
 
 def damaged_settings(seed: int) -> SimSettings:
     return replace(
@@ -75,16 +78,13 @@ def test_entries_are_found_where_they_stand() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 21))
-def test_damaged_logs_heal_each_other(seed: int) -> None:
-    result = run_settings(damaged_settings(seed))
-    assert result.verdict is SimVerdict.FINE, result.problem
-
-
-@pytest.mark.slow
-def test_the_damage_is_done_and_mended() -> None:
-    results = [run_settings(damaged_settings(seed)) for seed in range(1, 11)]
-    assert sum(result.coverage["damage-all"] for result in results) >= 5
+def test_damaged_logs_heal_each_other() -> None:
+    damages = 0
+    for seed in range(1, 16):
+        result = run_settings(damaged_settings(seed))
+        assert result.verdict is SimVerdict.FINE, f"seed {seed}: {result.problem}"
+        damages += result.coverage["damage-all"]
+    assert damages >= 10
 
 
 @pytest.mark.slow
@@ -93,13 +93,13 @@ def test_damaged_members_that_help_nobody_are_found(monkeypatch: pytest.MonkeyPa
         return RepairAnswer(self._config.raft.node_id, request.number, (), lacks=False)
 
     monkeypatch.setattr(StoreRepair, "_answer", keeps_silent)
-    verdicts = {run_settings(damaged_settings(seed)).verdict for seed in range(1, 15)}
-    assert SimVerdict.STUCK in verdicts
+    runs = (run_settings(damaged_settings(seed)) for seed in range(1, 15))
+    assert any(result.verdict is SimVerdict.STUCK for result in runs)
 
 
 @pytest.mark.slow
 def test_damaged_snapshots_are_noticed_and_not_used() -> None:
-    results = [flipped_run(seed) for seed in range(1, 7)]
+    results = [flipped_run(seed) for seed in FLIPPED_SEEDS]
     for result in results:
         assert result.verdict is SimVerdict.FINE, result.problem
     assert sum(result.reached["snapshot-refused"] for result in results) > 0
@@ -114,6 +114,6 @@ def test_snapshots_that_nobody_verifies_are_found(monkeypatch: pytest.MonkeyPatc
             check(chain, head, data, byte_offset)
 
     monkeypatch.setattr(FrameChain, "check", unheeded)
-    problems = [flipped_run(seed).problem for seed in range(1, 7)]
+    problems = (flipped_run(seed).problem for seed in FLIPPED_SEEDS)
     told = ("which is damaged", "has written")
-    assert any(text in problem for problem in problems for text in told), problems
+    assert any(text in problem for problem in problems for text in told)

@@ -18,14 +18,15 @@ from dledger.testing.sim_fault_kinds import SNAPSHOT_KINDS
 from dledger.testing.sim_forgetting import FORGETTING_STATES
 from dledger.testing.sim_tally import Tally
 from dledger.testing.simulation import SimVerdict, run_seed, run_settings
+from tests.simulation.searches import lately_first
 
 SEEDS_MAX = 300
 """A planted mistake is found among so many of the first seeds, of which about every fourth forgets."""
 
 FORGETTING = [seed for seed in range(1, SEEDS_MAX + 1) if draw_settings(seed).keep_entries]
 
-HARD_SEEDS_MAX = 600
-"""Among so many, bent to that, members come several times to all that forgetting leads to."""
+HARD_SEEDS_MAX = 300
+"""Among so many, bent to that, members come to all that forgetting leads to."""
 
 HARD = {"crash-one": 4, "kill-one": 2, "flip-all-snapshots": 4, "flip-snapshot": 2}
 """Faults that lead often to what is rare in mixed runs: a start with a state ahead of the log, or with none at all."""
@@ -34,9 +35,9 @@ begin_log_after = Engine.begin_log_after
 drop_before = SegmentedLog.drop_before
 
 
-def first_finding() -> str:
+def first_finding(lately: int) -> str:
     """What the simulator says about the first seed that it finds wrong."""
-    for seed in FORGETTING:
+    for seed in lately_first(FORGETTING, lately):
         result = run_seed(seed)
         if result.verdict is not SimVerdict.FINE:
             return f"{result.verdict.name} {result.problem}"
@@ -101,11 +102,11 @@ def one_segment_more(self: SegmentedLog, index: Index) -> FrontDrop | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("owner", "name", "broken", "problem"),
+    ("owner", "name", "broken", "problem", "lately"),
     [
-        (sim_forgetting, "covered_index", past_its_snapshots, "cannot start"),
-        (Engine, "begin_log_after", one_entry_late, "has a log that begins after"),
-        (SegmentedLog, "drop_before", one_segment_more, "the group needs it from"),
+        (sim_forgetting, "covered_index", past_its_snapshots, "cannot start", 34),
+        (Engine, "begin_log_after", one_entry_late, "has a log that begins after", 4),
+        (SegmentedLog, "drop_before", one_segment_more, "the group needs it from", 4),
     ],
 )
 def test_a_mistake_in_forgetting_is_found(
@@ -114,6 +115,7 @@ def test_a_mistake_in_forgetting_is_found(
     name: str,
     broken: Callable[..., object],
     problem: str,
+    lately: int,
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
-    assert problem in first_finding()
+    assert problem in first_finding(lately)

@@ -160,5 +160,5 @@ def test_one_that_takes_the_commit_for_a_proof_is_found(monkeypatch: pytest.Monk
         when_staged_committed(self, request, act.args[1] if is_query else act)
 
     monkeypatch.setattr(Router, "when_staged_committed", act_at_once)
-    problems = [Story(seed).run().problem for seed in SEEDS]
+    problems = (Story(seed).run().problem for seed in SEEDS)
     assert any("answered as 1; 3 was known before" in problem for problem in problems)

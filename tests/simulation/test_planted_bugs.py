@@ -34,6 +34,7 @@ from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_purposes import Purpose
 from dledger.testing.sim_standstill import Standstills
 from dledger.testing.simulation import SimVerdict, run_seed
+from tests.simulation.searches import lately_first
 
 send_timeout_now = Handover._send_timeout_now
 refusal = Leader._refusal
@@ -234,31 +235,31 @@ def first_finding(engine_type: type[Engine], seeds: Iterable[int]) -> str:
 
 @pytest.mark.slow
 def test_an_ack_before_the_sync_is_found() -> None:
-    problem = first_finding(AcksBeforeSync, range(1, 100))
+    problem = first_finding(AcksBeforeSync, lately_first(range(1, 100), 2))
     assert "crash" in problem or "without" in problem or "lease" in problem
 
 
 @pytest.mark.slow
 def test_a_commit_of_an_earlier_term_by_count_is_found() -> None:
-    problem = first_finding(CommitsOldTerms, range(1, 600))
+    problem = first_finding(CommitsOldTerms, lately_first(range(1, 600), 28))
     assert "without the" in problem or "removes entry" in problem
 
 
 @pytest.mark.slow
 def test_a_vote_that_is_not_persisted_is_found() -> None:
-    problem = first_finding(ForgetsItsVote, range(1, 20))
+    problem = first_finding(ForgetsItsVote, lately_first(range(1, 20), 1))
     assert "voted for" in problem or "two leaders" in problem
 
 
 @pytest.mark.slow
 def test_a_new_store_that_votes_is_found() -> None:
-    problem = first_finding(TrustsNewStores, seeds_of(Purpose.DISKS, 40))
+    problem = first_finding(TrustsNewStores, lately_first(seeds_of(Purpose.DISKS, 40), 1))
     assert "without the" in problem
 
 
 @pytest.mark.slow
 def test_a_promise_that_a_restart_ends_is_found() -> None:
-    problem = first_finding(ForgetsItsPromise, seeds_of(Purpose.LEASES, 60))
+    problem = first_finding(ForgetsItsPromise, lately_first(seeds_of(Purpose.LEASES, 60), 98))
     assert "has a lease" in problem
 
 
@@ -270,72 +271,81 @@ def test_a_read_that_a_round_of_before_confirms_is_found(monkeypatch: pytest.Mon
         add(self, token, index=index, after_round=max(0, after_round - 1))
 
     monkeypatch.setattr(WaitingReads, "add", add_too_early)
-    problem = first_finding(Engine, seeds_of(Purpose.LEASES, 60))
+    problem = first_finding(Engine, lately_first(seeds_of(Purpose.LEASES, 60), 83))
     assert "a read is answered" in problem
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "broken"),
+    ("name", "broken", "lately"),
     [
-        ("has_lease", lease_since_heard),
-        ("has_lease", lease_without_margin),
-        ("stood_still", lease_that_stands_still),
+        ("has_lease", lease_since_heard, 6),
+        ("has_lease", lease_without_margin, 183),
+        ("stood_still", lease_that_stands_still, 79),
     ],
 )
 def test_a_lease_that_is_too_long_is_found(
-    monkeypatch: pytest.MonkeyPatch, name: str, broken: Callable[..., object]
+    monkeypatch: pytest.MonkeyPatch, name: str, broken: Callable[..., object], lately: int
 ) -> None:
     monkeypatch.setattr(Leader, name, broken)
-    assert "has a lease" in first_finding(Engine, among_the_first(Purpose.CLOCKS, 300))
+    seeds = lately_first(among_the_first(Purpose.CLOCKS, 300), lately)
+    assert "has a lease" in first_finding(Engine, seeds)
 
 
 @pytest.mark.slow
 def test_a_read_without_a_lease_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Leader, "read", read_without_lease)
-    assert "a read is answered" in first_finding(Engine, among_the_first(Purpose.LEASES, 300))
+    seeds = lately_first(among_the_first(Purpose.LEASES, 300), 8)
+    assert "a read is answered" in first_finding(Engine, seeds)
 
 
 @pytest.mark.slow
 def test_a_vote_that_comes_too_early_is_found() -> None:
-    problem = first_finding(EngineThatVotesEarly, among_the_first(Purpose.LEASES, 300))
+    seeds = lately_first(among_the_first(Purpose.LEASES, 300), 143)
+    problem = first_finding(EngineThatVotesEarly, seeds)
     assert "has a lease" in problem
 
 
 @pytest.mark.slow
 def test_a_member_that_blames_others_for_its_own_standstill_is_found() -> None:
-    problem = first_finding(EngineThatBlamesOthers, among_the_first(Purpose.STILL, 300))
+    seeds = lately_first(among_the_first(Purpose.STILL, 300), 24)
+    problem = first_finding(EngineThatBlamesOthers, seeds)
     assert "nothing is wrong with the leader before" in problem
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("owner", "name", "broken"),
-    [(HeldSends, "may_leave", hold_everything), (Standstills, "end", tick_first)],
+    ("owner", "name", "broken", "lately"),
+    [(HeldSends, "may_leave", hold_everything, 86), (Standstills, "end", tick_first, 24)],
 )
 def test_whatever_replaces_a_leader_without_a_reason_is_found(
-    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, broken: Callable[..., object]
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    name: str,
+    broken: Callable[..., object],
+    lately: int,
 ) -> None:
     """A heartbeat's answer that waits for the disk; a deadline that counts before the sockets were read."""
     monkeypatch.setattr(owner, name, broken)
-    problem = first_finding(Engine, among_the_first(Purpose.STILL, 300))
+    problem = first_finding(Engine, lately_first(among_the_first(Purpose.STILL, 300), lately))
     assert "nothing is wrong with the leader" in problem
 
 
 @pytest.mark.slow
 def test_a_lease_that_is_kept_after_a_hand_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Handover, "_send_timeout_now", send_and_keep_lease)
-    assert "has a lease" in first_finding(Engine, among_the_first(Purpose.LEASES, 300))
+    seeds = lately_first(among_the_first(Purpose.LEASES, 300), 8)
+    assert "has a lease" in first_finding(Engine, seeds)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("owner", "name", "broken", "problem"),
+    ("owner", "name", "broken", "problem", "lately"),
     [
-        (Handover, "advanced", send_at_once, "without an answer"),
-        (Handover, "_send_timeout_now", send_and_call_it_done, "knows of no later term"),
-        (Handover, "_has_just_handed_over", give_back_at_once, "nothing is wrong with the leader"),
-        (Leader, "_refusal", take_meanwhile, "without an answer"),
+        (Handover, "advanced", send_at_once, "without an answer", 41),
+        (Handover, "_send_timeout_now", send_and_call_it_done, "knows of no later term", 14),
+        (Handover, "_has_just_handed_over", give_back_at_once, "wrong with the leader", 14),
+        (Leader, "_refusal", take_meanwhile, "without an answer", 14),
     ],
 )
 def test_a_hand_over_that_costs_something_is_found(
@@ -344,9 +354,11 @@ def test_a_hand_over_that_costs_something_is_found(
     name: str,
     broken: Callable[..., object],
     problem: str,
+    lately: int,
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
-    assert problem in first_finding(Engine, among_the_first(Purpose.STOPS, 300))
+    seeds = lately_first(among_the_first(Purpose.STOPS, 300), lately)
+    assert problem in first_finding(Engine, seeds)
 
 
 @pytest.mark.slow
@@ -358,5 +370,5 @@ def test_a_failed_sync_that_is_forgotten_is_found(monkeypatch: pytest.MonkeyPatc
             sync(self)
 
     monkeypatch.setattr(SimFile, "sync", sync_quietly)
-    problems = (run_seed(seed).problem for seed in seeds_of(Purpose.DISKS, 90))
+    problems = (run_seed(seed).problem for seed in lately_first(seeds_of(Purpose.DISKS, 90), 80))
     assert any("had confirmed" in problem for problem in problems)

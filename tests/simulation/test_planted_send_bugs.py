@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from broker.service.sameness import RequestedMessage
 from broker.service.send import SendPlan
 from broker.testing.broker_simulation import BrokerSimulation
 from dledger.testing.simulation import SimVerdict
+from tests.simulation.searches import lately_first
 from tests.simulation.test_planted_broker_bugs import busy
 
 pytestmark = pytest.mark.slow
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.slow
 PLACES = "where another message stands"
 
 
-def first_finding(seeds: range, **knobs: Any) -> str:
+def first_finding(seeds: Iterable[int], **knobs: Any) -> str:
     """What the simulator says about the first seed that it finds bad, with clients that send at their worst."""
     usual: dict[str, Any] = {
         "juggler_count": 3,
@@ -129,9 +131,10 @@ def test_what_is_done_late_for_a_client_that_is_gone_is_found(
 
     monkeypatch.setattr(Repeats, "find", find_unless_later)
     monkeypatch.setattr(PendingRequest, "is_abandoned", False)
-    assert "comes after what was made" in first_finding(range(1, 200), renewed_permille=1000)
+    seeds = lately_first(range(1, 200), 3)
+    assert "comes after what was made" in first_finding(seeds, renewed_permille=1000)
 
 
 def test_the_brokers_as_they_are_pass_the_same_seeds() -> None:
-    assert first_finding(range(1, 5)) == ""
-    assert first_finding(range(1, 5), renewed_permille=1000) == ""
+    assert first_finding((1, 2)) == ""
+    assert first_finding((2, 3), renewed_permille=1000) == ""

@@ -22,7 +22,7 @@ from dledger.testing.state_checker import StateChecker
 
 pytestmark = pytest.mark.slow
 
-SEEDS = range(1, 21)
+SEEDS = range(1, 13)
 REFUSED_PERCENT = 3
 READS: tuple[tuple[type, str], ...] = (
     (SegmentReader, "read"),

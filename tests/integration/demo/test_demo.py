@@ -144,7 +144,9 @@ def test_a_broken_broker_is_found_out_and_a_person_is_told(
     monkeypatch.setattr(delay, "DELAY_MS", (1000, 2000))
     monkeypatch.setattr(delay, "LEVEL_MS", {1: 1000})
     kinds = {"half-visible", "rolled-back-visible", "undecided-visible"}
-    monkeypatch.setattr(demo, "by_schedule", until_found({"transactions/transactions": kinds}))
+    monkeypatch.setattr(
+        demo, "by_schedule", until_found(("transactions/transactions", frozenset(kinds)))
+    )
     folder = tmp_path / "run"
     words = ["--no-cpp", "--groups", "1", "--kills", "0", "--seconds", str(TIME_LIMIT_S)]
     assert demo.main([*words, "--keep", str(folder)]) == 1

@@ -119,6 +119,25 @@ class Cluster:
             process.wait(PATIENCE_S)
 
 
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A group for all tests of a module that leave it able to go on."""
+    os.environ.pop("DLEDGER_SECRET", None)
+    cluster = Cluster(tmp_path_factory.mktemp("standing"))
+    yield cluster
+    cluster.stop_all()
+
+
+@pytest.fixture
+def group(standing: Cluster) -> Cluster:
+    """That group with all members running, whomever a test before has killed, and with logs that say nothing yet."""
+    for node_id in NODES:
+        if node_id not in standing.processes:
+            standing.start(node_id)
+        os.truncate(standing.folder / f"{node_id}.log", 0)
+    return standing
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     os.environ.pop("DLEDGER_SECRET", None)

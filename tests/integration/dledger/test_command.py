@@ -18,38 +18,36 @@ from tests.integration.dledger.conftest import PATIENCE_S
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 
-def test_append_get_status_transfer(cluster: Any) -> None:
-    cluster.start_all()
-    done = cluster.run("append", "--data", "hello", "--json")
+def test_append_get_status_transfer(group: Any) -> None:
+    done = group.run("append", "--data", "hello", "--json")
     assert done.returncode == 0, done.stderr
     index = json.loads(done.stdout)["appended"][0]["index"]
     patient = ("--timeout", str(PATIENCE_S // 2), "--retry-unknown", "--json")
-    from_file = cluster.run_apart("append", "--file", "-", *patient, stdin=b"\x00\xff\n")
+    from_file = group.run_apart("append", "--file", "-", *patient, stdin=b"\x00\xff\n")
     assert from_file.returncode == 0
     last = json.loads(from_file.stdout)["appended"][0]["index"]
-    many = cluster.run("append", "--count", "200", "--data", "x")
+    many = group.run("append", "--count", "200", "--data", "x")
     assert many.stdout.startswith("appended 200 entries")
     count = str(last - index + 1)  # two, unless a leader began in between
-    found = cluster.run("get", "--index", str(index), "--count", count, "--json")
+    found = group.run("get", "--index", str(index), "--count", count, "--json")
     first, *_, second = (json.loads(line) for line in found.stdout.splitlines())
     assert first["body"] == "hello"
     assert second["body_base64"] == "AP8K"
-    assert "hello" in cluster.run("get", "--index", str(index)).stdout
-    leader_id = cluster.leader_id()
+    assert "hello" in group.run("get", "--index", str(index)).stdout
+    leader_id = group.leader_id()
     target = "n0" if leader_id != "n0" else "n1"
 
     def leads() -> bool:
         """Asked again: a target that stands still for a second does not take over."""
         return bool(
-            cluster.run("transfer", "--to", target).returncode == 0
-            and cluster.leader_id() == target
+            group.run("transfer", "--to", target).returncode == 0 and group.leader_id() == target
         )
 
     assert poll(leads, PATIENCE_S)
-    cluster.kill(leader_id)
+    group.kill(leader_id)
 
     def shows_both() -> bool:
-        table = cluster.run("status")
+        table = group.run("status")
         shown = "no answer" in table.stdout and "(serving)" in table.stdout
         return table.returncode == 0 and shown
 
@@ -114,64 +112,61 @@ def test_python_without_assertions_is_refused() -> None:
     assert b"-O" in result.stderr
 
 
-def test_a_wrong_secret_is_told_and_logged(cluster: Any) -> None:
-    cluster.start_all()
-    cluster.leader_id()
+def test_a_wrong_secret_is_told_and_logged(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    group.leader_id()
     # Another file: the members read theirs again, and would soon accept what it says.
-    cluster.secret_file = cluster.folder / "guessed"
-    cluster.secret_file.write_text("guess")
-    result = cluster.run("append", "--timeout", "30")
+    guessed = group.folder / "guessed"
+    guessed.write_text("guess")
+    monkeypatch.setattr(group, "secret_file", guessed)
+    result = group.run("append", "--timeout", "30")
     assert result.returncode == 1
     assert "does not know the secret" in result.stderr
     assert poll(
-        lambda: "connection-refused" in "".join(map(cluster.log, cluster.processes)), PATIENCE_S
+        lambda: "connection-refused" in "".join(map(group.log, group.processes)), PATIENCE_S
     )
-    cluster.secret_file.write_text("")
-    assert cluster.run("status").returncode == 2
+    guessed.write_text("")
+    assert group.run("status").returncode == 2
 
 
-def test_nothing_confirmed_is_lost_when_leaders_are_killed(cluster: Any) -> None:
-    cluster.start_all()
+def test_nothing_confirmed_is_lost_when_leaders_are_killed(group: Any) -> None:
     confirmed: dict[int, bytes] = {}
-    with cluster.client() as client:
+    with group.client() as client:
         for kill in range(3):
-            leader_id = cluster.leader_id()
+            leader_id = group.leader_id()
             for number in range(50):
                 body = b"%d-%d" % (kill, number)
                 if number == 25:
-                    cluster.kill(leader_id)
+                    group.kill(leader_id)
                 try:
                     confirmed[client.append(body).index] = body
                 except OutcomeUnknownError:
                     continue
-            cluster.start(leader_id)
+            group.start(leader_id)
         last = max(confirmed)
         entries = {entry.index: entry.body for entry in client.get(1, last)}
     assert len(confirmed) >= 3 * 40
     assert {index: entries[index] for index in confirmed} == confirmed
 
 
-def test_a_killed_group_comes_back_with_everything(cluster: Any) -> None:
-    cluster.start_all()
-    with cluster.client() as client:
+def test_a_killed_group_comes_back_with_everything(group: Any) -> None:
+    with group.client() as client:
         sent = {
             client.append(b"%d" % number, retry_unknown=True).index: b"%d" % number
             for number in range(100)
         }
-    for node_id in list(cluster.processes):
-        cluster.kill(node_id)
-    cluster.start_all()
-    with cluster.client() as client:
+    for node_id in list(group.processes):
+        group.kill(node_id)
+    group.start_all()
+    with group.client() as client:
         client.append(b"after", retry_unknown=True)
         found = {entry.index: entry.body for entry in client.get(1, max(sent))}
     assert {index: found[index] for index in sent} == sent
 
 
-def test_a_stopped_leader_hands_over_first(cluster: Any) -> None:
-    cluster.start_all()
+def test_a_stopped_leader_hands_over_first(group: Any) -> None:
     # No election timeout is waited for: the others hear of it from the leader itself. A machine under load may miss
     # the time for it.
-    assert any(hands_over_first(cluster) for _ in range(5))
+    assert any(hands_over_first(group) for _ in range(5))
 
 
 def hands_over_first(cluster: Any) -> bool:
@@ -190,30 +185,28 @@ def hands_over_first(cluster: Any) -> bool:
     return "hand-over-failed" not in log
 
 
-def test_a_second_process_on_a_store_or_port_does_not_start(cluster: Any) -> None:
-    cluster.start_all()
-    cluster.wait_whole()
-    same_store = cluster.run_apart("server", "--id", "n0", "--store", str(cluster.folder / "n0"))
+def test_a_second_process_on_a_store_or_port_does_not_start(group: Any) -> None:
+    group.wait_whole()
+    same_store = group.run_apart("server", "--id", "n0", "--store", str(group.folder / "n0"))
     assert same_store.returncode == 1
     assert "in use by process" in same_store.stderr
-    same_port = cluster.run_apart("server", "--id", "n0", "--store", str(cluster.folder / "twin"))
+    same_port = group.run_apart("server", "--id", "n0", "--store", str(group.folder / "twin"))
     assert same_port.returncode == 1
     assert "does another process already run as this member?" in same_port.stderr
-    no_member = cluster.run_apart("server", "--id", "n9", "--store", str(cluster.folder / "n9"))
+    no_member = group.run_apart("server", "--id", "n9", "--store", str(group.folder / "n9"))
     assert no_member.returncode == 2
     for result in (same_store, same_port, no_member):
         assert "Traceback" not in result.stderr
 
 
-def test_a_twin_at_another_address_is_refused_by_the_group(cluster: Any) -> None:
+def test_a_twin_at_another_address_is_refused_by_the_group(group: Any) -> None:
     """A copied configuration: the same id, its own store and port. The group does not listen to it."""
-    cluster.start_all()
-    cluster.wait_whole()  # else the twin might be there first
-    free = cluster.peers.rpartition(":")[2]
-    peers, own = cluster.peers, cluster.peers.split(";")[0]
-    cluster.peers = peers.replace(own, f"n0-127.0.0.2:{free}")
-    command = cluster.command("server", "--id", "n0", "--store", str(cluster.folder / "twin"), "-v")
-    cluster.peers = peers
+    group.wait_whole()  # else the twin might be there first
+    free = group.peers.rpartition(":")[2]
+    peers, own = group.peers, group.peers.split(";")[0]
+    group.peers = peers.replace(own, f"n0-127.0.0.2:{free}")
+    command = group.command("server", "--id", "n0", "--store", str(group.folder / "copy"), "-v")
+    group.peers = peers
     twin = subprocess.Popen(command, stderr=subprocess.PIPE)
     assert twin.stderr is not None
     try:
@@ -222,7 +215,7 @@ def test_a_twin_at_another_address_is_refused_by_the_group(cluster: Any) -> None
                 break
         else:
             pytest.fail("the twin was not refused")
-        with cluster.client() as client:
+        with group.client() as client:
             client.append(b"undisturbed", retry_unknown=True)
     finally:
         twin.kill()

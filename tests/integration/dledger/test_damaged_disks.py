@@ -23,12 +23,23 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     assert poll(condition, PATIENCE_S), what
 
 
-def filled(cluster: Any) -> None:
-    cluster.start_all()
+@pytest.fixture(scope="module")
+def is_filled() -> list[bool]:
+    """Whether it was, once for all tests: each leaves the group with the same bytes on all disks."""
+    return []
+
+
+@pytest.fixture
+def filled(group: Any, is_filled: list[bool]) -> Any:
+    if is_filled:
+        wait_until(lambda: caught_up(group), "all members are back")
+        return group
     body = "b" * BODY_BYTES
-    assert cluster.run("append", "--count", str(COUNT), "--data", body).returncode == 0
+    assert group.run("append", "--count", str(COUNT), "--data", body).returncode == 0
     # A majority has it. What a node gets after a start is in its memory, and on no disk that is damaged before.
-    wait_until(lambda: caught_up(cluster), "every member has all of it on its disk")
+    wait_until(lambda: caught_up(group), "every member has all of it on its disk")
+    is_filled.append(True)
+    return group
 
 
 def data_file(cluster: Any, node_id: str) -> Path:
@@ -66,53 +77,49 @@ def assert_all_equal(cluster: Any) -> None:
     assert len(next(iter(contents.values()))) == end
 
 
-def test_damage_found_at_a_start_is_mended_from_the_others(cluster: Any) -> None:
-    filled(cluster)
-    cluster.kill("n1")
+def test_damage_found_at_a_start_is_mended_from_the_others(filled: Any) -> None:
+    filled.kill("n1")
     for entry in (5, 6, 40):
-        flip(data_file(cluster, "n1"), place_of(entry))
-    cluster.start("n1")
-    wait_until(lambda: "log-repaired" in cluster.log("n1"), "n1 is repaired")
-    assert "log-damaged" in cluster.log("n1")
-    assert_all_equal(cluster)
+        flip(data_file(filled, "n1"), place_of(entry))
+    filled.start("n1")
+    wait_until(lambda: "log-repaired" in filled.log("n1"), "n1 is repaired")
+    assert "log-damaged" in filled.log("n1")
+    assert_all_equal(filled)
 
 
-def test_three_damaged_nodes_heal_each_other(cluster: Any) -> None:
-    filled(cluster)
+def test_three_damaged_nodes_heal_each_other(filled: Any) -> None:
     for node_id in NODES:
-        cluster.kill(node_id)
+        filled.kill(node_id)
     for entry in range(2, COUNT):
-        flip(data_file(cluster, NODES[entry % 3]), place_of(entry))
-    cluster.start_all()
+        flip(data_file(filled, NODES[entry % 3]), place_of(entry))
+    filled.start_all()
     for node_id in NODES:
-        wait_until(lambda n=node_id: "log-repaired" in cluster.log(n), f"{node_id} is repaired")  # type: ignore[misc]
-    assert cluster.run("append", "--data", "goes on").returncode == 0
-    assert_all_equal(cluster)
+        wait_until(lambda n=node_id: "log-repaired" in filled.log(n), f"{node_id} is repaired")  # type: ignore[misc]
+    assert filled.run("append", "--data", "goes on").returncode == 0
+    assert_all_equal(filled)
 
 
-def test_a_lost_log_file_and_a_damaged_vote_are_survived(cluster: Any) -> None:
-    filled(cluster)
-    cluster.kill("n2")
-    data_file(cluster, "n2").unlink()
-    flip(cluster.folder / "n2" / "hard_state", 9)
-    cluster.start("n2")
-    wait_until(lambda: "vote-lost" in cluster.log("n2"), "n2 says that it lost its vote")
-    assert cluster.run("append", "--data", "goes on").returncode == 0
-    assert_all_equal(cluster)
+def test_a_lost_log_file_and_a_damaged_vote_are_survived(filled: Any) -> None:
+    filled.kill("n2")
+    data_file(filled, "n2").unlink()
+    flip(filled.folder / "n2" / "hard_state", 9)
+    filled.start("n2")
+    wait_until(lambda: "vote-lost" in filled.log("n2"), "n2 says that it lost its vote")
+    assert filled.run("append", "--data", "goes on").returncode == 0
+    assert_all_equal(filled)
 
 
-def test_an_entry_that_is_damaged_while_its_node_runs_is_read_from_another(cluster: Any) -> None:
-    filled(cluster)
-    cluster.kill("n1")
-    cluster.start("n1")
-    wait_until(lambda: caught_up(cluster), "n1 is back")
+def test_an_entry_that_is_damaged_while_its_node_runs_is_read_from_another(filled: Any) -> None:
+    filled.kill("n1")
+    filled.start("n1")
+    wait_until(lambda: caught_up(filled), "n1 is back")
     # The first entry of a leader has no body, and that may be any.
     asked = ("get", "--index", "30", "--count", "20", "--json", "--local")
-    others = map(json.loads, cluster.run(*asked, "n0").stdout.splitlines())
+    others = map(json.loads, filled.run(*asked, "n0").stdout.splitlines())
     other = next(each for each in others if each["body"])
-    flip(data_file(cluster, "n1"), other["position"] + ENTRY_HEADER_BYTES + 100)
-    found = cluster.run("get", "--index", str(other["index"]), "--local", "n1", "--json")
+    flip(data_file(filled, "n1"), other["position"] + ENTRY_HEADER_BYTES + 100)
+    found = filled.run("get", "--index", str(other["index"]), "--local", "n1", "--json")
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout)["body"] == "b" * BODY_BYTES
-    wait_until(lambda: "entry-repaired" in cluster.log("n1"), "n1 says so")
-    assert_all_equal(cluster)
+    wait_until(lambda: "entry-repaired" in filled.log("n1"), "n1 says so")
+    assert_all_equal(filled)

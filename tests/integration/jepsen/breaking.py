@@ -37,6 +37,10 @@ POLL_S: Final = 0.02
 LOOK_S: Final = 0.5
 
 
+Finding = tuple[str, frozenset[str]]
+"""The name of a checker, and the kinds of anomalies of which it is to find one."""
+
+
 def be_patient(patch: pytest.MonkeyPatch) -> None:
     """Let runs in this process wait longer for what comes: no run is longer for it where it comes at once."""
     settle_ns = round(PATIENCE_S * SECOND_NS)
@@ -142,6 +146,57 @@ def rounds_of_work(done: Mapping[str, int]) -> Callable[[int], BreakerMaker]:
     return in_rounds
 
 
+class OneAfterAnother:
+    """A `Breaker`: each fault strikes a group that is whole, so many times, and then the next one does.
+
+    Most of what a run costs is the start of its group, which several faults share so.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        faults: Sequence[Fault],
+        system: Subject,
+        log: OpLog,
+        *,
+        rounds: int,
+        done: Mapping[str, int],
+    ) -> None:
+        self._schedules = [
+            FaultSchedule(
+                [fault], system, log, seed=settings.seed, pace=settings.pace, rounds=rounds
+            )
+            for fault in faults
+        ]
+        self._work = AfterWork(done, None, lambda op: op.f, system, log)
+        self.injected = {fault.name: 0 for fault in faults}
+        self.crashes: list[str] = []
+        self.may_end_nodes = any(each.may_end_nodes for each in self._schedules)
+
+    async def run(self) -> None:
+        for each in self._schedules:
+            try:
+                await each.run()
+            finally:
+                self._count()
+        await self._work.run()
+
+    async def cure_all(self) -> None:
+        for each in self._schedules:
+            await each.cure_all()
+        self._count()
+
+    def _count(self) -> None:
+        for each in self._schedules:
+            self.injected.update(each.injected)
+        self.crashes[:] = [crash for each in self._schedules for crash in each.crashes]
+
+
+def one_after_another(rounds: int, done: Mapping[str, int] | None = None) -> BreakerMaker:
+    """Return what ends a run after so many rounds of each fault, and so many operations of these kinds."""
+    return partial(OneAfterAnother, rounds=rounds, done=done or {})
+
+
 class UntilFound:
     """A `Breaker`: faults come and go, if there are any, until checkers have found what they are there to find."""
 
@@ -151,7 +206,7 @@ class UntilFound:
         faults: Sequence[Fault],
         system: Subject,
         log: OpLog,
-        found: Mapping[str, set[str]],
+        found: Sequence[Finding],
     ) -> None:
         self._settings = settings
         self._schedule = by_schedule(settings, faults, system, log)
@@ -175,14 +230,14 @@ class UntilFound:
         await self._schedule.cure_all()
 
 
-def is_found(checks: Sequence[CheckResult], found: Mapping[str, set[str]]) -> bool:
-    """Whether each of these checkers has found an anomaly of its kinds."""
+def is_found(checks: Sequence[CheckResult], found: Sequence[Finding]) -> bool:
+    """Whether each of these is found."""
     kinds = {check.name: {one.kind for one in check.anomalies} for check in checks}
-    return all(kinds[name] & wanted for name, wanted in found.items())
+    return all(kinds[name] & wanted for name, wanted in found)
 
 
-def until_found(found: Mapping[str, set[str]]) -> BreakerMaker:
-    """Return what ends a run once checkers, by their names, have found anomalies of these kinds."""
+def until_found(*found: Finding) -> BreakerMaker:
+    """Return what ends a run once all of these are found."""
 
     def make(
         settings: RunSettings, faults: Sequence[Fault], system: Subject, log: OpLog

@@ -1,14 +1,15 @@
 """Programs broken on purpose are found out, each by the checker that is there for it; whole ones are not.
 
 The fault, where one is needed, is the one that makes the mistake show for sure. A run of a broken program ends when the
-mistake is found, that of a whole one after one round of its fault, or when clients have done so much.
+mistake is found, that of a whole one after one round of its fault, or when clients have done so much. Mistakes that
+touch different things and need the same run share it. Whole programs of the other runs are in `test_log_runs.py` and
+`test_message_runs.py`, where they do as much, and are killed.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,13 @@ from jepsen.nemeses.schedule import Pace
 from jepsen.run import BreakerMaker, RunResult, RunSettings, execute
 from jepsen.systems import log as log_system
 from jepsen.workloads import delay, pop, transactions
-from tests.integration.jepsen.breaking import TIME_LIMIT_S, after_work, is_found, until_found
+from tests.integration.jepsen.breaking import (
+    TIME_LIMIT_S,
+    Finding,
+    after_work,
+    is_found,
+    until_found,
+)
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -32,98 +39,93 @@ MAINS = {"dledger": "dledger.cli", "dledger-broker": "broker.server.cli"}
 
 @dataclass(frozen=True)
 class Case:
-    """A mistake, the run that shows it, and what it is found as: checker and kinds of anomalies.
+    """Mistakes, the run that shows them, and what each is found as: checker and kinds of anomalies."""
 
-    Without a fault the run of a whole program ends once `done` operations of these kinds have succeeded.
-    """
-
-    mistake: str
+    mistakes: tuple[str, ...]
     workload: str
     nemesis: str
     network: str
-    found: dict[str, set[str]]
-    done: Mapping[str, int] = field(default_factory=dict)
+    found: tuple[Finding, ...]
+
+
+def finding(checker: str, *kinds: str) -> Finding:
+    return checker, frozenset(kinds)
 
 
 CASES = [
     Case(
-        "ack_before_commit",
+        ("ack_before_commit",),
         "log-set",
         "partition:leader-peers",
         "proxies",
-        {"set-full": {"lost"}},
+        (finding("set-full", "lost"),),
     ),
     Case(
-        "stale_read",
+        ("stale_read",),
         "log-append",
         "none",
         "none",
-        {"linearizable": {"nonlinearizable"}},
-        done={"append": 200, "read": 200},
+        (finding("linearizable", "nonlinearizable"),),
     ),
-    Case("vote_forgotten", "log-set", "vote-twice", "none", {"answers": {"answer"}}),
-    # Whether somebody had committed the offset before decides which of the two it is.
+    Case(("vote_forgotten",), "log-set", "vote-twice", "none", (finding("answers", "answer"),)),
     Case(
-        "offset_rewound",
-        "queue",
-        "none",
-        "none",
-        {"offsets": {"rewind", "spurious"}},
-        done={"commit": 40, "committed": 40},
-    ),
-    Case(
-        "offset_without_leader",
+        ("offset_without_leader",),
         "offsets",
         "partition:leader-peers",
         "proxies",
-        {"linearizable": {"nonlinearizable"}},
+        (finding("linearizable", "nonlinearizable"),),
     ),
+    # Whether somebody had committed the offset before decides which of the two it is.
     Case(
-        "duplicate_on_retry",
+        ("duplicate_on_retry", "offset_rewound"),
         "queue",
         "partition:leader-deaf",
         "proxies",
-        {"queue-log": {"duplicate"}},
+        (finding("queue-log", "duplicate"), finding("offsets", "rewind", "spurious")),
     ),
     # No "lost": what readers have gone past is lost only until somebody reads it, and the run would have ended.
     Case(
-        "uncommitted_visible",
+        ("uncommitted_visible",),
         "queue",
         "partition:leader-peers",
         "proxies",
-        {"queue-log": {"inconsistent-offset", "aborted-read", "poll-skip", "poll-skip-internal"}},
+        (
+            finding(
+                "queue-log",
+                "inconsistent-offset",
+                "aborted-read",
+                "poll-skip",
+                "poll-skip-internal",
+            ),
+        ),
     ),
     Case(
-        "half_visible",
+        ("half_visible",),
         "transactions",
         "none",
         "none",
-        {"transactions": {"half-visible", "rolled-back-visible", "undecided-visible"}},
-        done={"txn": 60, "poll": 20},
+        (finding("transactions", "half-visible", "rolled-back-visible", "undecided-visible"),),
     ),
     Case(
-        "taken_for_another",
+        ("taken_for_another",),
         "sends",
         "none",
         "none",
-        {"places": {"wrong-queue", "shared-place", "other-message", "other-content"}},
-        done={"frames": 150, "poll": 40},
+        (finding("places", "wrong-queue", "shared-place", "other-message", "other-content"),),
     ),
-    Case("timer_early", "delay", "none", "none", {"delay": {"early"}}, done={"send": 60}),
-    Case("acknowledged_in_vain", "pop", "none", "none", {"pops": {"acknowledged"}}),
+    Case(("timer_early",), "delay", "none", "none", (finding("delay", "early"),)),
     Case(
-        "popped_too_soon",
+        ("acknowledged_in_vain", "popped_too_soon"),
         "pop",
         "none",
         "none",
-        {"pops": {"early"}},
-        done={"send": 40, "pop": 80, "ack": 40, "change": 5},
+        (finding("pops", "acknowledged"), finding("pops", "early")),
     ),
 ]
 
 
-def start_broken(monkeypatch: pytest.MonkeyPatch, folder: Path, mistake: str) -> None:
-    """Let members be started through scripts that make a mistake first."""
+def start_broken(monkeypatch: pytest.MonkeyPatch, folder: Path, *mistakes: str) -> None:
+    """Let members be started through scripts that make mistakes first."""
     whole = processes.program
 
     def program(name: str) -> str:
@@ -134,7 +136,7 @@ def start_broken(monkeypatch: pytest.MonkeyPatch, folder: Path, mistake: str) ->
             f"#!{sys.executable}\n"
             f"import sys\n"
             f"sys.path.insert(0, {str(BROKEN)!r})\n"
-            f"import {mistake}\n"
+            f"import {', '.join(mistakes)}\n"
             f"from {MAINS[name]} import main\n"
             f"sys.exit(main())\n"
         )
@@ -153,46 +155,63 @@ def stop_once_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(
-    case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch, break_it: BreakerMaker
+    workload: str,
+    nemesis: str,
+    network: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    break_it: BreakerMaker,
 ) -> RunResult:
     monkeypatch.setattr(run, "DIGESTS_S", 0.0)  # marks come every ten seconds: too long for this
     monkeypatch.setattr(run, "WHOLE_S", 15.0)  # a broken group need not come together again
     monkeypatch.setattr(delay, "LEVEL_MS", {1: 1000})
     settings = RunSettings(
-        case.workload,
-        case.nemesis,
+        workload,
+        nemesis,
         TIME_LIMIT_S,
         seed=5,
-        network=case.network,  # type: ignore[arg-type]
+        network=network,  # type: ignore[arg-type]
         pace=PACE,
     )
     return execute(settings, folder / "run", break_it=break_it)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.mistake)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case.mistakes))
 def test_a_mistake_is_found(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    start_broken(monkeypatch, tmp_path, case.mistake)
+    start_broken(monkeypatch, tmp_path, *case.mistakes)
     stop_once_found(monkeypatch)
-    result = made(case, tmp_path, monkeypatch, until_found(case.found))
+    break_it = until_found(*case.found)
+    result = made(case.workload, case.nemesis, case.network, tmp_path, monkeypatch, break_it)
     assert result.valid is False, (result.problems, result.checks)
     assert is_found(result.checks, case.found), result.checks
 
 
-RUNS = {(case.workload, case.nemesis): case for case in CASES}
+RUNS: list[tuple[str, str, str, dict[str, int]]] = [
+    ("log-set", "partition:leader-peers", "proxies", {}),
+    ("log-set", "vote-twice", "none", {}),
+    ("offsets", "partition:leader-peers", "proxies", {}),
+    ("delay", "none", "none", {"send": 60}),
+]
+"""Workload, fault, network, and so many operations that succeed, after which a run without a fault ends."""
 
 
-@pytest.mark.parametrize("case", RUNS.values(), ids=lambda case: f"{case.workload}-{case.nemesis}")
+@pytest.mark.parametrize(("workload", "nemesis", "network", "done"), RUNS)
 def test_the_same_run_of_whole_programs_finds_nothing(
-    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workload: str,
+    nemesis: str,
+    network: str,
+    done: dict[str, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(delay, "DELAY_MS", (1000, 2000))
-    break_it = after_work(case.done) if case.nemesis == "none" else in_rounds(1)
-    result = made(case, tmp_path, monkeypatch, break_it)
+    break_it = after_work(done) if nemesis == "none" else in_rounds(1)
+    result = made(workload, nemesis, network, tmp_path, monkeypatch, break_it)
     wrong = [one for check in result.checks for one in check.anomalies]
     assert wrong == []
-    if case.nemesis != "none":
-        assert result.faults[case.nemesis] == 1
-    if case.nemesis == "vote-twice":
+    if nemesis != "none":
+        assert result.faults[nemesis] == 1
+    if nemesis == "vote-twice":
         told = [
             shaped(op.value, Strike).get("done", "") for op in result.ops if op.f == "vote-twice"
         ]

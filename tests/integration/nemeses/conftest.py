@@ -13,10 +13,10 @@ from jepsen.processes import Process, poll
 from jepsen.systems.api import LinkControl
 
 LISTENS = """
-import fcntl, pathlib, socket, sys
-store = pathlib.Path(sys.argv[2])
-store.mkdir(exist_ok=True)
-lock = (store / "lock").open("w")
+import fcntl, os, socket, sys
+store = sys.argv[2]
+os.makedirs(store, exist_ok=True)
+lock = open(os.path.join(store, "lock"), "w")
 try:
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 except BlockingIOError:
@@ -37,7 +37,7 @@ class FakeSystem:
         self.nodes = [
             Process(
                 f"n{at}",
-                [sys.executable, "-c", LISTENS, str(port), str(folder / f"n{at}")],
+                [sys.executable, "-S", "-c", LISTENS, str(port), str(folder / f"n{at}")],
                 log=folder / f"n{at}.log",
                 port=port,
             )

@@ -18,12 +18,14 @@ import pytest
 import trio
 
 from broker.admin.ask import NobodyAnsweredError, addresses_of_group, ask_all
+from broker.node.cli import main as node_command
 from broker.node.config import PORT_STEP
 from broker.node.supervisor import BROKERS_STOP_S_MAX
 from dledger_mq import Message
 from dledger_mq.blocking import Admin, Producer
 from jepsen.ports import free_port_rows
 from jepsen.processes import Process, poll
+from tests.integration.commands import Ended, run_here
 
 pytestmark = pytest.mark.integration
 
@@ -85,14 +87,19 @@ class Cluster:
         command = (sys.executable, "-m", "broker.node.cli", "-c", str(self.file))
         return [*command, "--machine", machine, *action]
 
-    def run(self, machine: str, *action: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(machine, *action),
+    def run(self, machine: str, *action: str) -> Ended:
+        """Run a command to its end; in this process, unless it is a supervisor."""
+        if action:
+            _, _, _, *words = self.command(machine, *action)
+            return run_here(node_command, *words)
+        ended = subprocess.run(
+            self.command(machine),
             capture_output=True,
             text=True,
             timeout=WAIT_S,
             check=False,
         )
+        return Ended(ended.returncode, ended.stdout, ended.stderr)
 
     def status(self, machine: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.run(machine, "--json", "status").stdout)
