@@ -58,6 +58,7 @@ class Bucket:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     bucket: Bucket
+    content: bytes
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -97,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         moved, query = self._asked()
-        body = self._body()
+        body = self.content
         condition = int(query["ifGenerationMatch"]) if "ifGenerationMatch" in query else None
         if "uploadType" not in query:
             source, _, target = str(moved).partition("/moveTo/o/")
@@ -119,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         _, query = self._asked()
         name, condition, content = self.bucket.uploads[query["upload_id"]]
-        content += self._body()
+        content += self.content
         if self.headers["Content-Range"].endswith("/*"):
             self._answer(308, None, Range=f"bytes=0-{len(content) - 1}")
         else:
@@ -150,7 +151,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, _described(self._bucket_name(), name, *self.bucket.objects[name]))
 
     def _asked(self) -> tuple[str | None, dict[str, str]]:
-        """Return the object's name, None for all of the bucket, and what stands behind the question mark."""
+        """Read the request; return the object's name, None for all of the bucket, and what stands behind the mark."""
+        self.content = self._body()
         parts = urlsplit(self.path)
         name = parts.path.partition("/o/")[2]
         return unquote(name) or None, {key: each[0] for key, each in parse_qs(parts.query).items()}
@@ -159,7 +161,16 @@ class _Handler(BaseHTTPRequestHandler):
         return self.path.partition("/b/")[2].partition("/")[0]
 
     def _body(self) -> bytes:
-        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        """Read what the request brings, in chunks where it says so: what is left is taken for the next request."""
+        if self.headers.get("Transfer-Encoding", "identity") == "identity":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        content = b""
+        while size := int(self.rfile.readline().partition(b";")[0], 16):
+            content += self.rfile.read(size)
+            self.rfile.readline()  # the end of the chunk
+        while self.rfile.readline().strip():
+            pass  # what may follow the last one, up to a blank line
+        return content
 
     def _send(self, content: bytes) -> None:
         first, _, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
