@@ -60,7 +60,7 @@ KINDS: Final = {
     "worker": "a Python worker",
     "executor": "an executor",
 }
-"""What can be killed."""
+"""The kinds of processes that a run kills, as people call them."""
 
 USUAL_KINDS: Final = "leader,job"
 ALONE: Final = "local[2]"
@@ -447,21 +447,7 @@ def _waited(clock: MachineClock) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the proof and print it."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.pipeline exactly-once", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("--kills", type=int, default=2, help="of each kind; default 2")
-    parser.add_argument(
-        "--kinds",
-        type=_kinds,
-        default=USUAL_KINDS,
-        help=f"what is killed, of {', '.join(KINDS)}; default {USUAL_KINDS}",
-    )
-    parser.add_argument("--rate", type=int, default=400, help="orders per second; default 400")
-    parser.add_argument("--seed", type=int, help="for the moments of the kills")
-    parser.add_argument("--keep", type=Path, help="keep stores, checkpoint and logs in this folder")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-    options = parser.parse_args(arguments)
+    options = _parser().parse_args(arguments)
     seed = random.randrange(2**31) if options.seed is None else options.seed
     folder = options.keep or Path(tempfile.mkdtemp(prefix="pipeline-"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -497,6 +483,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"replay: python -m bench.pipeline exactly-once --kinds {kinds} --seed {seed}\n"
         )
     return 0 if proof.holds and proof.enriched else (1 if not proof.holds else 2)
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.pipeline exactly-once", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--kills", type=int, default=2, help="of each kind; default 2")
+    parser.add_argument(
+        "--kinds",
+        type=_kinds,
+        default=USUAL_KINDS,
+        help=f"what is killed, of {', '.join(KINDS)}; default {USUAL_KINDS}",
+    )
+    parser.add_argument("--rate", type=int, default=400, help="orders per second; default 400")
+    parser.add_argument("--seed", type=int, help="for the moments of the kills")
+    parser.add_argument("--keep", type=Path, help="keep stores, checkpoint and logs in this folder")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    return parser
 
 
 def _kinds(text: str) -> list[str]:
