@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -11,16 +12,24 @@ from tests.architecture.checks import definitions
 from tests.architecture.sources import parsed
 from tests.architecture.test_words import texts
 
+HERE: Final = Path(__file__).parent
 
-@pytest.fixture(scope="package", autouse=True)
-def _trees() -> Iterator[None]:
-    """Give the trees up after the last of these tests: they are half a gigabyte.
 
-    The collector of garbage is off until then: while sources are parsed it would look again and again at all trees that
-    there are, which takes three times as long as the parsing.
+def pytest_runtest_setup() -> None:
+    """Have no garbage looked for: while sources are parsed the collector would go through all trees again and again.
+
+    That would take three times as long as the parsing.
     """
     gc.disable()
-    yield
-    for kept in (parsed, definitions, texts):
-        kept.cache_clear()
-    gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Give the trees up after the last of these tests: they are half a gigabyte.
+
+    A fixture of the package would do so at the end of the whole run: without an `__init__.py` there is no package.
+    """
+    if nextitem is None or HERE not in nextitem.path.parents:
+        for kept in (parsed, definitions, texts):
+            kept.cache_clear()
+        gc.enable()
