@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from bench.compare.rows import BATCH_COUNT, BODY_BYTES, QUEUES, BenchRow, RowKind
+from bench.compare.rows import BATCH_COUNT, BODY_BYTES, BY_NAME, QUEUES, BenchRow, RowKind
 from bench.load.driver import PULL_COUNT, LackingError, LoadDriver
 from bench.load.faults import measure_failover, measure_recovery
+from bench.load.native import RequestLoad, lacking_generator
 from bench.load.results import Measured
 from bench.load.running import RoundPlan
 from bench.load.timed import TimedTopic, measure_deliveries, measure_transactions
+from bench.loadgen import batch_template, pull_template, send_template
 from bench.memory import Memory, memory_of
-from bench.systems import ours, pysyncobj, rocketmq
+from bench.systems import bare, ours, pysyncobj, rocketmq
 from bench.systems.brokers import MeasuredGroup, Setup, SystemKind, running
 
 RECORD_MORE_BYTES: Final = 150
@@ -203,12 +205,67 @@ def _pysyncobj(name: str, *, is_batched: bool) -> Contender:
     return Contender(name, describe, lambda _: None, start)
 
 
+class BareRunner:
+    """Rows on the floor: sends, batches and pulls of the newest, by the same generator."""
+
+    def __init__(self, group: bare.BareGroup) -> None:
+        self._group = group
+
+    def warm_up(self, seconds: float) -> None:
+        """See `RowRunner`."""
+        self._group.run(self._load(BY_NAME["async-64"]), RoundPlan(seconds, 0.05, 1))
+
+    def run(self, row: BenchRow, pace: RoundPlan) -> Measured:
+        """See `RowRunner`."""
+        return Measured(rounds=self._group.run(self._load(row), pace))
+
+    @staticmethod
+    def _load(row: BenchRow) -> RequestLoad:
+        body, queues = b"x" * row.body_bytes, range(row.queues)
+        messages: int | None = 1
+        match row.kind:
+            case RowKind.SEND:
+                templates = [send_template("Bench", queue, body) for queue in queues]
+            case RowKind.BATCH:
+                templates = [batch_template("Bench", queue, body, row.batch) for queue in queues]
+                messages = row.batch
+            case RowKind.PULL:
+                templates = [pull_template("Bench", queue, 0, PULL_COUNT) for queue in queues]
+                messages = None
+            case _:
+                raise LackingError("the floor has sends, batches and pulls")
+        return RequestLoad(
+            templates=templates,
+            connections=row.connections,
+            in_flight=row.in_flight,
+            per_request=messages,
+            per_reply=PULL_COUNT,
+        )
+
+    def leader_memory(self) -> Memory:
+        """See `RowRunner`."""
+        return memory_of(self._group.leader_pid)
+
+
+def _bare() -> Contender:
+    @contextlib.contextmanager
+    def start(folder: Path, setup: Setup) -> Iterator[RowRunner]:
+        with bare.running(folder, nodes=setup.nodes) as group:
+            yield BareRunner(group)
+
+    def describe(setup: Setup) -> str:
+        return f"the floor: {setup.nodes} processes in Python that write, sync and forward bytes"
+
+    return Contender("bare", describe, lambda _: lacking_generator(), start)
+
+
 CONTENDERS: Final[Mapping[str, Contender]] = {
     each.name: each
     for each in (
         *map(_brokers, (ours.OURS, *rocketmq.KINDS)),
         _pysyncobj("pysyncobj", is_batched=True),
         _pysyncobj("pysyncobj-single", is_batched=False),
+        _bare(),
     )
 }
 DEFAULT: Final = ("ours", "rocketmq-dledger", "rocketmq-sync")
