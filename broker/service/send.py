@@ -39,6 +39,7 @@ from broker.store.schedule import level_of
 from broker.store.topics import PERM_WRITE, TopicConfig
 from dledger_mq.message import names
 from dledger_mq.message.batch import split_batch
+from dledger_mq.message.compiled import ShapeParts
 from dledger_mq.message.errors import BatchError
 from dledger_mq.message.numbers import QueueId
 from dledger_mq.message.properties import (
@@ -208,6 +209,10 @@ class SendRules:
     def plain_properties(self, properties: bytes) -> PlainProperties | None:
         """Read properties that ask for nothing; None: they do, or have to be looked at more closely."""
         return self._shapes.read(properties)
+
+    def plain_shape(self, before: bytes, rest: bytes) -> ShapeParts | None:
+        """Return what properties share that have these bytes before and behind their key; None as above."""
+        return self._shapes.find(before, rest)
 
     def decide(self, fields: SendFields, body: bytes, version: int) -> SendPlan | Refusal:
         """Decide on one send: its header, its body (or batch body), the release of its client."""

@@ -17,7 +17,7 @@ from broker.store.parse import folded_properties
 from broker.store.record_shapes import FoldedProperties
 from dledger_mq.message import compiled
 from dledger_mq.message.batch import BATCH_ITEMS_MAX
-from dledger_mq.message.compiled import BatchColumns
+from dledger_mq.message.compiled import BatchColumns, ShapeParts
 from dledger_mq.message.properties import (
     PAIR_SEPARATOR,
     PROPERTIES_BYTES_MAX,
@@ -93,9 +93,9 @@ class Shapes:
 
     def read_batch(self, data: bytes) -> BatchColumns | None:
         """Read a batch as a client gave it in one go; None: it has to be taken apart item by item."""
-        return compiled.read_batch(data, BATCH_ITEMS_MAX, self._find)
+        return compiled.read_batch(data, BATCH_ITEMS_MAX, self.find)
 
-    def _find(self, before: bytes, rest: bytes) -> _Shape | None:
+    def find(self, before: bytes, rest: bytes) -> ShapeParts | None:
         """Return the shape of properties by what stands before and behind their key; None: it is not plain."""
         try:
             return self._known[before, rest]

@@ -2,8 +2,8 @@
  *
  * Each of its functions is a faster way to what Python code beside its call does already, and leaves to that code whatever
  * is not usual, and whatever is wrong: it decides, and finds the words. So nothing is refused here, and there is one
- * place for each refusal. _sends.c has what leaders do, _fold.c what every replica does, _pulls.c what pulls do,
- * _filters.c what those by properties do, _compiled.h what they share.
+ * place for each refusal. _sends.c has what leaders do, _bursts.c what for sends that come together, _fold.c what every
+ * replica does, _pulls.c what pulls do, _filters.c what those by properties do, _compiled.h what they share.
  */
 #include "_compiled.h"
 
@@ -18,6 +18,7 @@ static PyMethodDef functions[] = {
     {"chained_keys", chained_keys, METH_VARARGS, see},
     {"asked_values", asked_values, METH_VARARGS, see},
     {"chosen_runs", chosen_runs, METH_VARARGS, see},
+    {"read_sends", read_sends, METH_VARARGS, see},
     {NULL, NULL, 0, NULL},
 };
 
@@ -34,8 +35,12 @@ static int set_up(PyObject *module)
     names->special = PyUnicode_InternFromString("special");
     names->tags = PyUnicode_InternFromString("tags");
     names->before = PyUnicode_InternFromString("before");
+    names->serialize_type = PyUnicode_InternFromString("serialize_type");
+    names->header = PyUnicode_InternFromString("header");
+    names->body = PyUnicode_InternFromString("body");
     bool are_made = names->key && names->topic_field && names->next_offset && names->tail && names->max_offset &&
-                    names->put_bytes && names->key_seed && names->special && names->tags && names->before;
+                    names->put_bytes && names->key_seed && names->special && names->tags && names->before &&
+                    names->serialize_type && names->header && names->body;
     return are_made ? 0 : -1;
 }
 
@@ -54,6 +59,9 @@ static void free_names(void *module)
     Py_CLEAR(names->special);
     Py_CLEAR(names->tags);
     Py_CLEAR(names->before);
+    Py_CLEAR(names->serialize_type);
+    Py_CLEAR(names->header);
+    Py_CLEAR(names->body);
 }
 
 static PyModuleDef_Slot slots[] = {

@@ -30,6 +30,7 @@ struct names {
     PyObject *key, *topic_field, *next_offset;                   /* of a QueueEnd */
     PyObject *tail, *max_offset, *put_bytes, *key_seed, *special; /* of a ConsumeQueue */
     PyObject *tags, *before;                                      /* of a SealedTable */
+    PyObject *serialize_type, *header, *body;                     /* of a Frame */
 };
 
 /* Outcomes of a step. */
@@ -175,6 +176,7 @@ static inline PyObject *concluded(enum outcome outcome, PyObject *result)
 
 PyObject *read_batch(PyObject *module, PyObject *arguments);
 PyObject *encode_records(PyObject *module, PyObject *arguments);
+PyObject *read_sends(PyObject *module, PyObject *arguments);
 PyObject *parse_records(PyObject *module, PyObject *arguments);
 PyObject *fold_usual(PyObject *module, PyObject *arguments);
 PyObject *chain(PyObject *module, PyObject *arguments);

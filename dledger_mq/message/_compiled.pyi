@@ -7,6 +7,7 @@ from dledger_mq.message.compiled import (
     FoldUsual,
     ParseRecords,
     ReadBatch,
+    ReadSends,
 )
 
 read_batch: ReadBatch
@@ -17,3 +18,4 @@ chain: Chain
 chained_keys: ChainedKeys
 asked_values: AskedValues
 chosen_runs: ChooseRuns
+read_sends: ReadSends

@@ -9,7 +9,7 @@ Nothing here knows what asks; whoever runs a process says by `choose` if the sta
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
@@ -90,6 +90,34 @@ ChooseRuns = Callable[[memoryview, "AbstractSet[int] | None", int, int], "Chosen
 """Takes units of a consume queue, the wanted tag hashes, None for all, and how many records, and bytes of them, are
 wanted at most; one in any case. Declines hashes that are in no set, and units that no record has."""
 
+SentColumns = tuple[list[Any], list[int], list[bytes], list[int]]
+"""Of sends: staged messages, the bytes of all of them up to the end of each, unique keys, opaque numbers."""
+
+ReadSends = Callable[
+    [
+        Sequence[Any],
+        int,
+        tuple[bytes, ...],
+        bytes,
+        ShapeParts,
+        Any,
+        int,
+        int,
+        bytes,
+        int,
+        int,
+        int,
+        int,
+        int,
+    ],
+    "SentColumns | None",
+]
+"""Takes a list of frames, the place of the first, the bytes of a header between its values and the order of these, the
+shape of properties, what has the end of a queue for its id, None for none, the system flag, the flag and the born host
+of all messages, how many are wanted, the most bytes of a header and of a body, the room for records, and what a record
+takes beside body and properties. Returns those that follow the pattern, up to the first that does not or is not wanted
+any more (dledger_mq/remoting/send_patterns.py)."""
+
 
 class _Functions(NamedTuple):
     """The functions of the stage."""
@@ -102,6 +130,7 @@ class _Functions(NamedTuple):
     chained_keys: ChainedKeys
     asked_values: AskedValues
     chosen_runs: ChooseRuns
+    read_sends: ReadSends
 
 
 def _decline(*_arguments: object) -> None:
@@ -123,18 +152,18 @@ _FOUND: Final = _find()
 is_built = _FOUND is not None
 is_used = False
 read_batch, encode_records, parse_records, fold_usual, chain, chained_keys = _NONE[:6]
-asked_values, chosen_runs = _NONE[6:]
+asked_values, chosen_runs, read_sends = _NONE[6:]
 
 
 def choose(*, is_wanted: bool) -> None:
     """Use the stage from now on, if it is wanted and was built; for all of the process."""
     # A choice of the process, looked up by each call.
     global is_used, read_batch, encode_records, parse_records, fold_usual, chain
-    global chained_keys, asked_values, chosen_runs
+    global chained_keys, asked_values, chosen_runs, read_sends
     is_used = is_wanted and is_built
     functions = _FOUND if is_used and _FOUND else _NONE
     read_batch, encode_records, parse_records, fold_usual, chain, chained_keys = functions[:6]
-    asked_values, chosen_runs = functions[6:]
+    asked_values, chosen_runs, read_sends = functions[6:]
 
 
 def describe() -> str:

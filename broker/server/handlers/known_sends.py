@@ -149,6 +149,10 @@ class KnownSends:
         """See `Repeats`."""
         return self._repeats.recent_keys
 
+    def knows_any(self, keys: list[bytes]) -> bool:
+        """Return whether one of these keys is in flight, or in the window."""
+        return not self.ahead.keys().isdisjoint(keys) or self._repeats.has_recent(keys)
+
     def look_back(
         self, plan: SendPlan, born_ms: int, *, only_ahead: bool
     ) -> PartlyKnownSend | None:
@@ -167,7 +171,7 @@ class KnownSends:
             EntryDamagedError: what was stored before cannot be read now.
         """
         keys = [message.uniq_key for message in plan.messages]
-        if self.ahead.keys().isdisjoint(keys) and not self._repeats.has_recent(keys):
+        if not self.knows_any(keys):
             return None
         return self._look_closely(plan, born_ms, only_ahead=only_ahead)
 

@@ -2,8 +2,10 @@
 
 Most sends are plain: one new message for a known topic, that waits for nothing and asks for an answer. Plain sends that
 come in one read are a *burst*, which has one waiter and one joined answer. What a request value, a plan and a waiter
-would hold for each is in the frames already, so none is made. The decisions are those of the ordinary way: what a topic
-and properties allow is asked of the same rules (`service.send`), what came before of the same table (known_sends.py).
+would hold for each is in the frames already, so none is made; and where headers are alike but for their values
+(send_patterns.py), compiled code takes them without decoding each, if there is any. The decisions are those of the
+ordinary way: what a topic and properties allow is asked of the same rules (`service.send`), what came before of the
+same table (known_sends.py).
 
 Whatever is not plain ends the burst and goes the ordinary way, in its turn: so the order on a connection stays, in the
 log and in the answers. A burst whose end is not plain (its entry fails, its client is gone, another send has one of
@@ -14,6 +16,8 @@ there. So there is one place for each conclusion, and it is not here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
 
 from broker.server.handlers.known_sends import KnownSends
 from broker.server.handlers.new_topics import NewTopics
@@ -24,12 +28,14 @@ from broker.server.requests.calls import Calls
 from broker.server.requests.commits import Commits, RecordRun
 from broker.server.requests.origin import Origin
 from broker.server.requests.request import HOLD_MS, Command
-from broker.service.send import KEPT_FLAGS, SendRules
+from broker.service.send import KEPT_FLAGS, PlainTopic, SendRules
 from broker.service.wait_room import FREE_BYTES
-from broker.store.entry_bodies import QueueEnd, StagedMessage
+from broker.store.entry_bodies import RECORD_OVERHEAD_MAX, QueueEnd, StagedMessage
 from broker.store.parse import KEY, PHYSICAL_OFFSET, QUEUE_OFFSET
 from broker.store.staging import StagedEntry
 from dledger import DLedgerError
+from dledger_mq.message import compiled
+from dledger_mq.message.compiled import SentColumns
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.numbers import QueueId
 from dledger_mq.message.record import BODY_BYTES_MAX
@@ -38,6 +44,13 @@ from dledger_mq.remoting.errors import FieldError, FrameError
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.replies import join_frames
 from dledger_mq.remoting.requests import SendFields, SendRequest, decode_request
+from dledger_mq.remoting.send_patterns import SendPattern
+
+ALIKE_MIN: Final = 4
+"""Sends of a read from which on a look for a pattern is worth its time."""
+
+PATTERNS_MAX: Final = 64
+"""By topic and producer group; more are emptied."""
 
 
 class Burst(RecordRun):
@@ -46,27 +59,30 @@ class Burst(RecordRun):
     Attributes:
         origin: the client that sent them.
         deadline_ms: end of their wait for a leader, should they come to wait for one.
-        frames, commands, keys, messages: for each send its request, its UNIQ_KEY, and what was staged.
+        code: of its first send's request.
+        frames, opaques, keys, messages: for each send its frame, opaque number, UNIQ_KEY, and what was staged.
         singled_out: those that are requests of their own by now, by their place in the burst.
     """
 
     __slots__ = (
         "_lane",
-        "commands",
+        "code",
         "deadline_ms",
         "frames",
         "keys",
         "messages",
+        "opaques",
         "origin",
         "singled_out",
     )
 
-    def __init__(self, lane: SendLane, origin: Origin, deadline_ms: int) -> None:
+    def __init__(self, lane: SendLane, origin: Origin, code: int, deadline_ms: int) -> None:
         self._lane = lane
         self.origin = origin
+        self.code = code
         self.deadline_ms = deadline_ms
         self.frames: Sequence[Frame] = ()
-        self.commands: list[SendRequest] = []
+        self.opaques: list[int] = []
         self.keys: list[bytes] = []
         self.messages: list[StagedMessage] = []
         self.ends: list[int] = []
@@ -84,9 +100,9 @@ class Burst(RecordRun):
     def divide(self, count: int) -> Burst:
         """See `RecordRun`."""
         assert 0 < count < len(self.keys), f"{count} of {len(self.keys)} sends are kept"
-        rest = Burst(self._lane, self.origin, self.deadline_ms)
+        rest = Burst(self._lane, self.origin, self.code, self.deadline_ms)
         rest.frames, self.frames = self.frames[count:], self.frames[:count]
-        rest.commands, self.commands = self.commands[count:], self.commands[:count]
+        rest.opaques, self.opaques = self.opaques[count:], self.opaques[:count]
         rest.keys, self.keys = self.keys[count:], self.keys[:count]
         rest.messages, self.messages = self.messages[count:], self.messages[:count]
         kept_bytes = self.ends[count - 1]
@@ -96,11 +112,25 @@ class Burst(RecordRun):
         self._lane.entered(rest)
         return rest
 
+    def command(self, at: int) -> SendRequest:
+        """Return the request of the send at a place."""
+        found = decode_request(self.frames[at])
+        assert isinstance(found, SendRequest), f"send {at} of a burst is a {type(found).__name__}"
+        return found
+
     def single_out(self, key: bytes) -> SendOperation:
         """See `SendsTogether`."""
         at = self.keys.index(key)
         assert at not in self.singled_out, f"send {at} of a burst was singled out before"
         return self._lane.single_out(self, at)
+
+
+def _decoded(frames: Sequence[Frame], at: int) -> Command | None:
+    """Return the header of a frame; None: there is none, or whoever decodes it next tells what is wrong with it."""
+    try:
+        return decode_request(frames[at]) if at < len(frames) else None
+    except (FieldError, FrameError):
+        return None
 
 
 def _asks_for_more(fields: SendFields) -> bool:
@@ -112,6 +142,17 @@ def _asks_for_more(fields: SendFields) -> bool:
         or fields.sys_flag < 0
         or fields.born_timestamp_ms < 0
     )
+
+
+class QueueEnds(dict[int, "QueueEnd | None"]):
+    """The ends of the queues of one topic that plain sends may go to, looked up when they are first asked for."""
+
+    def __init__(self, find: Callable[[QueueId], QueueEnd | None]) -> None:
+        self._find = find
+
+    def __missing__(self, queue_id: int) -> QueueEnd | None:
+        found = self[queue_id] = self._find(QueueId(queue_id))
+        return found
 
 
 class SendLane:
@@ -152,6 +193,7 @@ class SendLane:
         self._mistakes = mistakes
         self._calls_of = calls_of
         self._header = answers.replies.plain_template(answers.ids.prefix)
+        self._patterns: dict[tuple[str, str], SendPattern] = {}
 
     # From frames to staged records.
 
@@ -167,14 +209,74 @@ class SendLane:
         """See `RequestLane`."""
         if not self._is_open():
             return at, command
-        burst = Burst(self, origin, deadline_ms)
+        burst = Burst(self, origin, command.code, deadline_ms)
         try:
-            return self._gather(burst, frames, at, command)
+            rest = self._gather_alike(burst, frames, at, command)
+            return self._gather(
+                burst, frames, rest, command if rest == at else _decoded(frames, rest)
+            )
         finally:
             if burst.keys:
                 burst.frames = frames[at : at + len(burst.keys)]
                 place = self._commits.staging.stage_all(burst.messages, burst.ends[-1])
                 self._commits.wait(place, burst)
+
+    def _gather_alike(
+        self, burst: Burst, frames: Sequence[Frame], at: int, command: SendRequest
+    ) -> int:
+        """Add the sends from `at` on whose headers follow the pattern of the first; return the place behind them.
+
+        The checks are those of `_gather`. Where one of the keys is known, none is added: it looks which.
+        """
+        if command.flag or len(frames) - at < ALIKE_MIN:
+            return at
+        columns = None
+        pattern = self._patterns.get((command.fields.topic, command.fields.producer_group))
+        if pattern is not None:
+            columns = self._columns(burst, frames, at, pattern)
+        if columns is None or not columns[0]:
+            pattern = SendPattern.of(frames[at].header, command)
+            if pattern is None or (columns := self._columns(burst, frames, at, pattern)) is None:
+                return at
+            if len(self._patterns) >= PATTERNS_MAX:
+                self._patterns.clear()
+            self._patterns[command.fields.topic, command.fields.producer_group] = pattern
+        messages, ends, keys, opaques = columns
+        known = self._known
+        if len(set(keys)) < len(keys) or known.knows_any(keys):
+            return at
+        burst.messages, burst.ends, burst.keys, burst.opaques = messages, ends, keys, opaques
+        known.ahead.update(dict.fromkeys(keys, burst))
+        return at + len(keys)
+
+    def _columns(
+        self, burst: Burst, frames: Sequence[Frame], at: int, pattern: SendPattern
+    ) -> SentColumns | None:
+        """Read sends that follow a pattern; None: they are not plain, or there is no compiled code."""
+        rules, fields = self._rules, pattern.fields
+        topic = rules.plain_topic(fields.topic)
+        if topic is None or _asks_for_more(fields):
+            return None
+        shape = rules.plain_shape(pattern.before, pattern.rest)
+        if shape is None:
+            return None
+        count_room, bytes_room = self._commits.room
+        return compiled.read_sends(
+            frames,
+            at,
+            pattern.segments,
+            pattern.order,
+            shape,
+            QueueEnds(partial(self._queue_end, topic)),
+            fields.sys_flag & KEPT_FLAGS | topic.added_flags,
+            fields.flag,
+            burst.origin.born_host,
+            count_room,
+            FREE_BYTES,
+            min(rules.settings.message_bytes_max, BODY_BYTES_MAX),
+            bytes_room,
+            RECORD_OVERHEAD_MAX + len(topic.name),
+        )
 
     def _gather(
         self, burst: Burst, frames: Sequence[Frame], at: int, command: Command | None
@@ -184,12 +286,12 @@ class SendLane:
         The checks are those of `SendRules.decide` that a plain send can fail, and that of `Commits.is_full`. What a
         burst keeps beside its records is not counted, so a send with a long header goes the ordinary way.
         """
-        rules, known, count = self._rules, self._known, len(frames)
+        rules, known = self._rules, self._known
         read, recent, ahead = rules.plain_properties, known.recent_keys, known.ahead
         count_room, bytes_room = self._commits.room
         body_bytes_max = min(rules.settings.message_bytes_max, BODY_BYTES_MAX)
-        born_host, size_bytes = burst.origin.born_host, 0
-        messages, ends, keys, commands = burst.messages, burst.ends, burst.keys, burst.commands
+        born_host, size_bytes = burst.origin.born_host, burst.ends[-1] if burst.ends else 0
+        messages, ends, keys, opaques = burst.messages, burst.ends, burst.keys, burst.opaques
         queues: dict[tuple[str, QueueId], tuple[QueueEnd, int] | None] = {}
         while isinstance(command, SendRequest) and not command.flag:
             fields, body = command.fields, frames[at].body
@@ -216,22 +318,23 @@ class SendLane:
             size_bytes += queue_end.bytes_max + len(body) + len(properties)
             ends.append(size_bytes)
             keys.append(key)
-            commands.append(command)
+            opaques.append(command.opaque)
             ahead[key] = burst
             at += 1
-            try:
-                command = decode_request(frames[at]) if at < count else None
-            except (FieldError, FrameError):
-                command = None  # whoever decodes it next says so
+            command = _decoded(frames, at)
         return at, command
 
     def _queue(self, name: str, queue_id: QueueId) -> tuple[QueueEnd, int] | None:
         """Return the end of a queue that plain sends may go to, and what its topic adds to their system flag."""
         topic = self._rules.plain_topic(name)
-        if topic is None or not 0 <= queue_id < topic.queue_count:
+        end = None if topic is None else self._queue_end(topic, queue_id)
+        return None if topic is None or end is None else (end, topic.added_flags)
+
+    def _queue_end(self, topic: PlainTopic, queue_id: QueueId) -> QueueEnd | None:
+        if not 0 <= queue_id < topic.queue_count:
             return None
         try:
-            return self._commits.staging.queue_end((topic.name, queue_id)), topic.added_flags
+            return self._commits.staging.queue_end((topic.name, queue_id))
         except RecordError:
             return None
 
@@ -260,14 +363,13 @@ class SendLane:
         """Answer plain sends, none of which has been singled out, with one joined answer."""
         self._known.leave_together(burst.keys)
         # A client sends with one code; who mixes them has all of a burst counted as its first.
-        calls, arrived_ms = self._calls_of(burst.commands[0].code), burst.deadline_ms - HOLD_MS
+        calls, arrived_ms = self._calls_of(burst.code), burst.deadline_ms - HOLD_MS
         calls.answered(ResponseCode.SUCCESS, arrived_ms, len(burst.keys))
         header, records = self._header, staged.records[place : place + len(burst.keys)]
         burst.origin.send(
             join_frames(
-                header
-                % (record[PHYSICAL_OFFSET], record[KEY][1], record[QUEUE_OFFSET], command.opaque)
-                for command, record in zip(burst.commands, records, strict=True)
+                header % (record[PHYSICAL_OFFSET], record[KEY][1], record[QUEUE_OFFSET], opaque)
+                for opaque, record in zip(burst.opaques, records, strict=True)
             )
         )
 

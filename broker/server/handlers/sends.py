@@ -178,7 +178,7 @@ class Sends:
 
     def _single_out(self, burst: Burst, at: int) -> SendOperation:
         """Make of a send that was staged in a burst what `send` would have made of it."""
-        command = burst.commands[at]
+        command = burst.command(at)
         fields = command.fields
         queue_end, body, properties, sys_flag, *_, folded = burst.messages[at]
         message = MessagePlan(fields.flag, body, properties, burst.keys[at], folded)

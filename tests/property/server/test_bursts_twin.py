@@ -19,6 +19,9 @@ from dledger_mq.remoting.requests import SEND_LONG_NAMES
 from tests.property.server.twin_leaders import BODY_BYTES_MAX, TwinLeader
 
 LETTERS = "abcdefghijklm"
+COMPACT = (",", ":")
+"""As clients write JSON."""
+
 KEYS = st.sampled_from([f"key-{number}" for number in range(80)] + ["k\x01x", "DELAY", "TIMER_x"])
 ODD_EXTRAS = [
     "TAGS\x01red\x02",
@@ -122,7 +125,8 @@ def frames(draw: st.DrawFn, opaque: int) -> bytes:
         "language": "JAVA",
         "extFields": fields,
     }
-    return encode_frame(json.dumps(header).encode(), body)
+    separators = draw(st.sampled_from([COMPACT, COMPACT, (", ", ": ")]))
+    return encode_frame(json.dumps(header, separators=separators).encode(), body)
 
 
 @st.composite
@@ -133,10 +137,104 @@ def reads(draw: st.DrawFn) -> tuple[str, int, bytes]:
     return "read", draw(st.integers(0, 2)), b"".join(pieces)
 
 
+def mostly(usual: Sequence[str], odd: Sequence[str]) -> st.SearchStrategy[str]:
+    """One of the usual texts, once in twenty an odd one."""
+    return st.integers(0, 19).flatmap(lambda at: st.sampled_from(usual if at else odd))
+
+
+QUEUE_TEXTS = mostly(["0", "1", "2", "3"], ["4", "-1", "01", "x", "", "9999999999", "1.0"])
+BORN_TEXTS = mostly(["1000", "2000"], ["0", "-5", "007", "1" * 18, "1" * 19, "9" * 19, "1e3"])
+KEY_TEXTS = mostly(
+    [f"key-{number}" for number in range(200)],
+    [
+        "",
+        "k\\u0001x",
+        "k\\u0002x",
+        'k\\"x',
+        "k\\\\x",
+        "k\\ud800",
+        "k\u00e9",
+        "k\\u00e9",
+        "k\x7f",
+        "k x",
+    ],
+)
+OPAQUE_TEXTS = mostly([""], ["-1", "007", "2147483648", "5.0", "1e1", " 5", "5 "])
+"""In place of the number; empty: the number."""
+
+FIRST_MOULD = (
+    '{"code":310,"extFields":{"a":"P","b":"T","e":"QUEUE","f":"0","g":"BORN","h":"0","i":"PROPERTIES"},'
+    '"flag":0,"opaque":OPAQUE}'
+)
+OTHER_MOULD = (
+    '{"opaque":OPAQUE,"code":310,"extFields":{"i":"PROPERTIES","g":"BORN","b":"M","a":"\u00fc","h":"7",'
+    '"f":"1","e":"QUEUE"},"version":1}'
+)
+MOULDS = [FIRST_MOULD, OTHER_MOULD]
+ODD_MOULDS = [
+    mould.replace(before, after)
+    for mould in MOULDS
+    for before, after in [
+        ('"a":"P"', '"a":"e"'),
+        ('"e":"QUEUE"', '"e":"0","e":"QUEUE"'),
+        ('"e":"QUEUE"', '"e":"QUEUE","\\u0065":"0"'),
+        ('"e":"QUEUE"', '"e":QUEUE'),
+        ('"a":"P"', '"a":"UNIQ_KEY\\u0001other\\u0002"'),
+        ('"flag":0', '"flag":2'),
+        ('"b":"T"', '"b":"Newest"'),
+        ('"extFields"', '"more":{"e":"1"},"extFields"'),
+        ("310", "10"),
+    ]
+    if before in mould
+]
+ALIKE_PROPERTIES = mostly(
+    [
+        "UNIQ_KEY\\u0001KEY\\u0002TAGS\\u0001red\\u0002WAIT\\u0001true\\u0002",
+        "UNIQ_KEY\\u0001KEY\\u0002",
+    ],
+    [
+        "TAGS\\u0001red\\u0002UNIQ_KEY\\u0001KEY",
+        "xUNIQ_KEY\\u0001KEY\\u0002",
+        "UNIQ_KEY\\u0001KEY\\u0002DELAY\\u00013\\u0002",
+        "UNIQ_KEY\\u0001KEY\\u0002UNIQ_KEY\\u0001b\\u0002",
+        "UNIQ\\u005fKEY\\u0001KEY\\u0002",
+        "\\u0055NIQ_KEY\\u0001a\\u0002UNIQ_KEY\\u0001KEY\\u0002",
+        "p\\u0001LONG\\u0002UNIQ_KEY\\u0001KEY\\u0002",
+    ],
+)
+
+
+@st.composite
+def alike_reads(draw: st.DrawFn) -> tuple[str, int, bytes]:
+    """Sends of one piece whose headers are alike but for their values, and now and then in one byte more."""
+    is_odd = not draw(st.integers(0, 4))
+    mould = draw(st.sampled_from(ODD_MOULDS if is_odd else MOULDS))
+    mould = mould.replace("PROPERTIES", draw(ALIKE_PROPERTIES)).replace("LONG", "v" * 32_600)
+    pieces = []
+    for number in range(draw(st.integers(3, 12))):
+        values = {
+            "QUEUE": draw(QUEUE_TEXTS),
+            "BORN": draw(BORN_TEXTS),
+            "KEY\\": draw(KEY_TEXTS) + "\\",
+            "OPAQUE": draw(OPAQUE_TEXTS) or str(number),
+        }
+        text = mould
+        for name, value in values.items():
+            before, found, after = text.rpartition(name)
+            text = before + value + after if found else text
+        header = bytearray(text.encode())
+        if not draw(st.integers(0, 19)):
+            header[draw(st.integers(0, len(header) - 1))] = draw(st.integers(32, 126))
+        bodies = [b"one", b"two", b"x" * 300] * 4 + [b"", b"y" * BODY_BYTES_MAX, b"y" * 601]
+        pieces.append(encode_frame(bytes(header), draw(st.sampled_from(bodies))))
+    return "read", draw(st.integers(0, 2)), b"".join(pieces)
+
+
 STEPS = st.one_of(
     reads(),
     reads(),
-    reads(),
+    alike_reads(),
+    alike_reads(),
     st.sampled_from(
         [
             ("flush", 0, b""),
@@ -159,7 +257,7 @@ def plain(opaque: int, key: str, *, body: bytes = b"one", **odd: str | None) -> 
     fields = {**USUAL, "a": "P", "i": f"UNIQ_KEY\x01{key}\x02TAGS\x01red\x02", **odd}
     ext = {name: value for name, value in fields.items() if value is not None}
     header = {"code": 310, "flag": 0, "opaque": opaque, "version": 409, "extFields": ext}
-    return encode_frame(json.dumps(header).encode(), body)
+    return encode_frame(json.dumps(header, separators=COMPACT).encode(), body)
 
 
 FIRST = (("read", 0, plain(99, "first") + plain(99, "second", b="M")), ("commit", 0, b""))
