@@ -1,9 +1,12 @@
 /* What a leader does for each send that comes together with others like it.
  *
+ *     cut_frames    frames out of what was received                               (dledger_mq/remoting/frame.py)
  *     read_sends    requests whose headers follow a pattern, as staged messages   (broker/server/handlers/send_bursts.py)
+ *     join_answers  their answers                                                 (dledger_mq/remoting/replies.py)
  *
- * It takes them in order up to the first that differs in anything but its four numbers and texts; that one, whatever it
- * is, is for others to read. Headers and bodies come from a client and are hostile: nothing is read beyond their ends.
+ * read_sends takes them in order up to the first that differs in anything but its four numbers and texts; that one,
+ * whatever it is, is for others to read. What was received comes from a client and is hostile: each number in it is
+ * compared with what is left before anything is read by it.
  */
 #include "_compiled.h"
 
@@ -16,6 +19,77 @@ enum {
 };
 
 enum value { OPAQUE = 'o', QUEUE = 'q', BORN = 'b', KEY = 'k' };
+
+/* cut_frames. */
+
+enum { FRAME_LENGTH_BYTES = 4, FRAME_HEAD_BYTES = 8, SERIALIZE_TYPE_MAX = 1 };
+
+struct limits {
+    int64_t frame_bytes_max, header_bytes_max;
+};
+
+/* Make the frame at the beginning of what is left, and go on behind it; DECLINED: it is not there whole, or impossible. */
+static enum outcome cut_frame(struct text *left, const struct limits *limits, PyObject *make_frame, PyObject *frames,
+                              int64_t *need_bytes)
+{
+    int64_t length = (uint32_t)read_int32(left->start), head = (uint32_t)read_int32(left->start + FRAME_LENGTH_BYTES);
+    int64_t header_bytes = head & 0xFFFFFF, type = head >> 24;
+    if (length + FRAME_LENGTH_BYTES > limits->frame_bytes_max || header_bytes > length - FRAME_LENGTH_BYTES ||
+        header_bytes > limits->header_bytes_max || type > SERIALIZE_TYPE_MAX) {
+        *need_bytes = -1;
+        return DECLINED;
+    }
+    int64_t frame_bytes = FRAME_LENGTH_BYTES + length;
+    if (frame_bytes > left->size) {
+        *need_bytes = frame_bytes;
+        return DECLINED;
+    }
+    PyObject *type_object = PyLong_FromLongLong(type);
+    PyObject *header = PyBytes_FromStringAndSize(left->start + FRAME_HEAD_BYTES, (Py_ssize_t)header_bytes);
+    PyObject *body = PyBytes_FromStringAndSize(left->start + FRAME_HEAD_BYTES + header_bytes,
+                                               (Py_ssize_t)(frame_bytes - FRAME_HEAD_BYTES - header_bytes));
+    PyObject *frame = NULL;
+    if (type_object != NULL && header != NULL && body != NULL)
+        frame = PyObject_CallFunctionObjArgs(make_frame, type_object, header, body, NULL);
+    Py_XDECREF(type_object);
+    Py_XDECREF(header);
+    Py_XDECREF(body);
+    left->start += frame_bytes;
+    left->size -= (Py_ssize_t)frame_bytes;
+    return append_new(frames, frame);
+}
+
+PyObject *cut_frames(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    PyObject *data, *make_frame;
+    Py_ssize_t position;
+    long long frame_bytes_max, header_bytes_max;
+    struct text left;
+    if (!PyArg_ParseTuple(arguments, "OnLLO", &data, &position, &frame_bytes_max, &header_bytes_max, &make_frame))
+        return NULL;
+    struct limits limits = {frame_bytes_max, header_bytes_max};
+    enum outcome outcome = bytes_of(data, &left);
+    if (outcome == DONE && (position < 0 || position > left.size))
+        outcome = DECLINED;
+    PyObject *frames = outcome == DONE ? PyList_New(0) : NULL;
+    if (outcome == DONE && frames == NULL)
+        outcome = FAILED;
+    int64_t need_bytes = FRAME_HEAD_BYTES;
+    if (outcome == DONE) {
+        const char *start = left.start;
+        left = (struct text){start + position, left.size - position};
+        while (outcome == DONE && left.size >= FRAME_HEAD_BYTES)
+            outcome = cut_frame(&left, &limits, make_frame, frames, &need_bytes);
+        if (outcome == DECLINED && need_bytes >= 0)
+            outcome = DONE; /* the last one is not there whole */
+        position = left.start - start;
+    }
+    PyObject *result = outcome == DONE ? Py_BuildValue("(OnL)", frames, position, (long long)need_bytes) : NULL;
+    Py_XDECREF(frames);
+    return concluded(outcome == DONE && result == NULL ? FAILED : outcome, result);
+}
+
+/* read_sends. */
 
 struct pattern {
     struct text segments[SEGMENTS];
@@ -226,4 +300,95 @@ PyObject *read_sends(PyObject *module, PyObject *arguments)
     }
     Py_XDECREF(burst.zero);
     return concluded(outcome == DECLINED ? DONE : outcome, result);
+}
+
+/* join_answers. */
+
+enum { ANSWER_SEGMENTS = 5, NUMBER_CHARS_MAX = 20, RECORD_PARTS = 7 };
+
+/* The bytes before, between and after an answer's numbers, and all of them together. */
+struct answer {
+    struct text segments[ANSWER_SEGMENTS];
+    Py_ssize_t bytes;
+};
+
+static char *write_decimal(char *at, int64_t number)
+{
+    char digits[NUMBER_CHARS_MAX];
+    int count = 0;
+    do
+        digits[count++] = (char)('0' + number % 10);
+    while ((number /= 10) > 0);
+    while (count > 0)
+        *at++ = digits[--count];
+    return at;
+}
+
+static char *write_hexadecimal(char *at, int64_t number)
+{
+    for (int shift = 60; shift >= 0; shift -= 4)
+        *at++ = "0123456789ABCDEF"[number >> shift & 0xF];
+    return at;
+}
+
+/* Write the answer to the send that a record was made of; the room has been seen to. */
+static enum outcome write_answer(char **at, const struct answer *answer, PyObject *record, PyObject *opaque_object)
+{
+    int64_t queue_id, queue_offset, physical_offset, opaque;
+    if (!PyTuple_CheckExact(record) || PyTuple_Size(record) != RECORD_PARTS)
+        return DECLINED;
+    PyObject *key = PyTuple_GetItem(record, 0);
+    if (!PyTuple_Check(key) || PyTuple_Size(key) != 2)
+        return DECLINED;
+    enum outcome outcome = number_of(PyTuple_GetItem(key, 1), 0, INT64_MAX, &queue_id);
+    if (outcome == DONE)
+        outcome = number_of(PyTuple_GetItem(record, 1), 0, INT64_MAX, &queue_offset);
+    if (outcome == DONE)
+        outcome = number_of(PyTuple_GetItem(record, 2), 0, INT64_MAX, &physical_offset);
+    if (outcome == DONE)
+        outcome = number_of(opaque_object, 0, INT64_MAX, &opaque);
+    if (outcome != DONE)
+        return outcome;
+    char *start = *at, *header = start + FRAME_HEAD_BYTES;
+    char *end = write_hexadecimal(write_text(header, answer->segments[0]), physical_offset);
+    end = write_decimal(write_text(end, answer->segments[1]), queue_id);
+    end = write_decimal(write_text(end, answer->segments[2]), queue_offset);
+    end = write_decimal(write_text(end, answer->segments[3]), opaque);
+    end = write_text(end, answer->segments[4]);
+    write_int32(write_int32(start, FRAME_LENGTH_BYTES + (end - header)), end - header);
+    *at = end;
+    return DONE;
+}
+
+PyObject *join_answers(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    PyObject *segments, *records, *opaques;
+    struct answer answer = {.bytes = FRAME_HEAD_BYTES + ANSWER_SEGMENTS * NUMBER_CHARS_MAX};
+    if (!PyArg_ParseTuple(arguments, "OOO", &segments, &records, &opaques))
+        return NULL;
+    if (!PyTuple_Check(segments) || PyTuple_Size(segments) != ANSWER_SEGMENTS || !PyList_Check(records) ||
+        !PyList_Check(opaques) || PyList_Size(records) != PyList_Size(opaques))
+        Py_RETURN_NONE;
+    enum outcome outcome = DONE;
+    for (int at = 0; outcome == DONE && at < ANSWER_SEGMENTS; at++) {
+        outcome = bytes_of(PyTuple_GetItem(segments, at), &answer.segments[at]);
+        if (outcome == DONE && answer.segments[at].size > INT16_MAX)
+            outcome = DECLINED;
+        if (outcome == DONE)
+            answer.bytes += answer.segments[at].size;
+    }
+    Py_ssize_t count = PyList_Size(records);
+    if (outcome == DONE && count > INT32_MAX)
+        outcome = DECLINED;
+    if (outcome != DONE)
+        return concluded(outcome, NULL);
+    char *room = PyMem_Malloc((size_t)(count * answer.bytes) + 1), *end = room;
+    if (room == NULL)
+        return PyErr_NoMemory();
+    /* Nothing here runs Python code: the lists stay as they are. */
+    for (Py_ssize_t at = 0; outcome == DONE && at < count; at++)
+        outcome = write_answer(&end, &answer, PyList_GetItem(records, at), PyList_GetItem(opaques, at));
+    PyObject *result = outcome == DONE ? PyBytes_FromStringAndSize(room, end - room) : NULL;
+    PyMem_Free(room);
+    return concluded(outcome == DONE && result == NULL ? FAILED : outcome, result);
 }

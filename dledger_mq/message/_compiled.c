@@ -18,7 +18,9 @@ static PyMethodDef functions[] = {
     {"chained_keys", chained_keys, METH_VARARGS, see},
     {"asked_values", asked_values, METH_VARARGS, see},
     {"chosen_runs", chosen_runs, METH_VARARGS, see},
+    {"cut_frames", cut_frames, METH_VARARGS, see},
     {"read_sends", read_sends, METH_VARARGS, see},
+    {"join_answers", join_answers, METH_VARARGS, see},
     {NULL, NULL, 0, NULL},
 };
 

@@ -176,7 +176,9 @@ static inline PyObject *concluded(enum outcome outcome, PyObject *result)
 
 PyObject *read_batch(PyObject *module, PyObject *arguments);
 PyObject *encode_records(PyObject *module, PyObject *arguments);
+PyObject *cut_frames(PyObject *module, PyObject *arguments);
 PyObject *read_sends(PyObject *module, PyObject *arguments);
+PyObject *join_answers(PyObject *module, PyObject *arguments);
 PyObject *parse_records(PyObject *module, PyObject *arguments);
 PyObject *fold_usual(PyObject *module, PyObject *arguments);
 PyObject *chain(PyObject *module, PyObject *arguments);

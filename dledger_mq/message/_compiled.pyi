@@ -3,8 +3,10 @@ from dledger_mq.message.compiled import (
     Chain,
     ChainedKeys,
     ChooseRuns,
+    CutFrames,
     EncodeRecords,
     FoldUsual,
+    JoinAnswers,
     ParseRecords,
     ReadBatch,
     ReadSends,
@@ -18,4 +20,6 @@ chain: Chain
 chained_keys: ChainedKeys
 asked_values: AskedValues
 chosen_runs: ChooseRuns
+cut_frames: CutFrames
 read_sends: ReadSends
+join_answers: JoinAnswers

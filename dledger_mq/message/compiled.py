@@ -119,6 +119,18 @@ takes beside body and properties. Returns those that follow the pattern, up to t
 any more (dledger_mq/remoting/send_patterns.py)."""
 
 
+CutFrames = Callable[
+    [bytes, int, int, int, Callable[[int, bytes, bytes], Any]], "tuple[list[Any], int, int] | None"
+]
+"""Takes what was received, the place in it where a frame begins, the most bytes of a frame and of a header, and what
+makes a frame of its serialize type, header and body. Returns the whole frames, the place behind them, and how many
+bytes the next one takes, as far as that can be known. Declines everything if one of the frames is impossible."""
+
+JoinAnswers = Callable[["tuple[bytes, ...]", list[Any], list[int]], "bytes | None"]
+"""Takes the bytes of an answer between its numbers, the fold's view of records, and as many opaque numbers. Returns the
+answers to the sends that these were, as frames. Declines numbers below 0."""
+
+
 class _Functions(NamedTuple):
     """The functions of the stage."""
 
@@ -130,7 +142,9 @@ class _Functions(NamedTuple):
     chained_keys: ChainedKeys
     asked_values: AskedValues
     chosen_runs: ChooseRuns
+    cut_frames: CutFrames
     read_sends: ReadSends
+    join_answers: JoinAnswers
 
 
 def _decline(*_arguments: object) -> None:
@@ -152,18 +166,18 @@ _FOUND: Final = _find()
 is_built = _FOUND is not None
 is_used = False
 read_batch, encode_records, parse_records, fold_usual, chain, chained_keys = _NONE[:6]
-asked_values, chosen_runs, read_sends = _NONE[6:]
+asked_values, chosen_runs, cut_frames, read_sends, join_answers = _NONE[6:]
 
 
 def choose(*, is_wanted: bool) -> None:
     """Use the stage from now on, if it is wanted and was built; for all of the process."""
     # A choice of the process, looked up by each call.
     global is_used, read_batch, encode_records, parse_records, fold_usual, chain
-    global chained_keys, asked_values, chosen_runs, read_sends
+    global chained_keys, asked_values, chosen_runs, cut_frames, read_sends, join_answers
     is_used = is_wanted and is_built
     functions = _FOUND if is_used and _FOUND else _NONE
     read_batch, encode_records, parse_records, fold_usual, chain, chained_keys = functions[:6]
-    asked_values, chosen_runs, read_sends = functions[6:]
+    asked_values, chosen_runs, cut_frames, read_sends, join_answers = functions[6:]
 
 
 def describe() -> str:

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from dledger_mq.message import compiled
 from dledger_mq.remoting.errors import FrameError
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -94,8 +95,24 @@ class FrameDecoder:
         Raises:
             FrameError: as `next_frame`; frames before the faulty one are lost with the connection.
         """
-        frames: list[Frame] = []
-        self._cut(frames, -1)
+        found = self._cut_compiled()
+        if found is None:
+            found = []
+            self._cut(found, -1)
+        return found
+
+    def _cut_compiled(self) -> list[Frame] | None:
+        """Cut all frames by compiled code; None: one is impossible, or there is no such code."""
+        if self._tail:
+            return []
+        cut = compiled.cut_frames(
+            self._data, self._position, self._frame_bytes_max, HEADER_BYTES_MAX, Frame
+        )
+        if cut is None:
+            return None
+        frames, self._position, self._need = cut
+        if self._position == len(self._data):
+            self._data, self._position = b"", 0
         return frames
 
     def forget(self) -> None:

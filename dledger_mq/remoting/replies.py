@@ -6,12 +6,12 @@ ext object is always there: a successful send without it kills Java and C++ clie
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from struct import Struct as Layout
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from dledger_mq.message import compiled
 from dledger_mq.remoting.header import PROTOCOL_VERSION
 
 _PREFIX: Final = Layout(">II")
@@ -23,7 +23,7 @@ DEFAULT_REGION: Final = "DefaultRegion"
 class SendReplies:
     """Writes the answers to sends of one broker."""
 
-    __slots__ = ("_plain", "_start", "_with_recall_handle", "_with_transaction_id")
+    __slots__ = ("_plain", "_segments", "_start", "_with_recall_handle", "_with_transaction_id")
 
     def __init__(self, region: str = DEFAULT_REGION, *, trace_on: bool = True) -> None:
         region_text = _json_text(region).replace(b"%", b"%%")
@@ -38,6 +38,14 @@ class SendReplies:
         end = (
             b'},"flag":1,"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
             % PROTOCOL_VERSION
+        )
+        self._segments = (
+            b'{"code":0,"extFields":{"MSG_REGION":%b,"TRACE_ON":%b,"msgId":"'
+            % (_json_text(region), trace_text),
+            b'","queueId":"',
+            b'","queueOffset":"',
+            b'"},"flag":1,"language":"JAVA","opaque":',
+            b',"serializeTypeCurrentRPC":"JSON","version":%d}' % PROTOCOL_VERSION,
         )
         self._start, self._plain = start, start + b'"queueOffset":"%d"' + end
         self._with_transaction_id = start + b'"queueOffset":"%d","transactionId":%b' + end
@@ -88,29 +96,31 @@ class SendReplies:
         length = len(header)
         return _PREFIX.pack(4 + length, length) + header
 
-    def plain_template(self, id_prefix: str) -> bytes:
-        """Return the header of a success whose only message has an id with that prefix, hex digits.
+    def join_plain(self, id_prefix: bytes, records: list[Any], opaques: list[int]) -> bytes:
+        """Return the answers to sends of one message each, as frames.
 
-        Physical offset, queue id, queue offset and opaque are put in with `%`; `join_frames` makes frames of headers.
+        Args:
+            id_prefix: of the messages' ids, before the physical offset: hex digits.
+            records: what was stored of each; tuples that begin with the queue, whose id is second, the queue offset
+                and the physical one, and have seven parts.
+            opaques: of their requests.
         """
-        start = b'{"code":0,' + self._start.partition(b",")[2]
-        before, mark, after = start.partition(b'"msgId":"%b"')
-        assert mark, f"no message id in {start!r}"
-        return b'%b"msgId":"%b%%016X"%b%b' % (
-            before,
-            id_prefix.encode(),
-            after,
-            self._plain.removeprefix(self._start),
-        )
-
-
-def join_frames(headers: Iterable[bytes]) -> bytes:
-    """Return frames without bodies, one after another, for these headers."""
-    pack, pieces = _PREFIX.pack, list[bytes]()
-    for header in headers:
-        length = len(header)
-        pieces += (pack(4 + length, length), header)
-    return b"".join(pieces)
+        before, *between, after = self._segments
+        segments = before + id_prefix, *between, after
+        joined = compiled.join_answers(segments, records, opaques)
+        if joined is None:
+            joined = b"".join(
+                self.encode(
+                    opaque,
+                    msg_id=b"%b%016X" % (id_prefix, physical_offset),
+                    queue_id=queue_id,
+                    queue_offset=queue_offset,
+                )
+                for opaque, ((_, queue_id), queue_offset, physical_offset, *_) in zip(
+                    opaques, records, strict=True
+                )
+            )
+        return joined
 
 
 _PULL_HEADER: Final = (

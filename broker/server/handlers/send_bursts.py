@@ -31,7 +31,6 @@ from broker.server.requests.request import HOLD_MS, Command
 from broker.service.send import KEPT_FLAGS, PlainTopic, SendRules
 from broker.service.wait_room import FREE_BYTES
 from broker.store.entry_bodies import RECORD_OVERHEAD_MAX, QueueEnd, StagedMessage
-from broker.store.parse import KEY, PHYSICAL_OFFSET, QUEUE_OFFSET
 from broker.store.staging import StagedEntry
 from dledger import DLedgerError
 from dledger_mq.message import compiled
@@ -42,7 +41,6 @@ from dledger_mq.message.record import BODY_BYTES_MAX
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.errors import FieldError, FrameError
 from dledger_mq.remoting.frame import Frame
-from dledger_mq.remoting.replies import join_frames
 from dledger_mq.remoting.requests import SendFields, SendRequest, decode_request
 from dledger_mq.remoting.send_patterns import SendPattern
 
@@ -192,7 +190,8 @@ class SendLane:
         self._make = single_out
         self._mistakes = mistakes
         self._calls_of = calls_of
-        self._header = answers.replies.plain_template(answers.ids.prefix)
+        self._replies = answers.replies
+        self._id_prefix = answers.ids.prefix.encode()
         self._patterns: dict[tuple[str, str], SendPattern] = {}
 
     # From frames to staged records.
@@ -365,13 +364,8 @@ class SendLane:
         # A client sends with one code; who mixes them has all of a burst counted as its first.
         calls, arrived_ms = self._calls_of(burst.code), burst.deadline_ms - HOLD_MS
         calls.answered(ResponseCode.SUCCESS, arrived_ms, len(burst.keys))
-        header, records = self._header, staged.records[place : place + len(burst.keys)]
-        burst.origin.send(
-            join_frames(
-                header % (record[PHYSICAL_OFFSET], record[KEY][1], record[QUEUE_OFFSET], opaque)
-                for opaque, record in zip(burst.opaques, records, strict=True)
-            )
-        )
+        records = staged.records[place : place + len(burst.keys)]
+        burst.origin.send(self._replies.join_plain(self._id_prefix, records, burst.opaques))
 
     def single_out(self, burst: Burst, at: int) -> SendOperation:
         """Make the send at a place of a burst a request of its own, if it is none yet."""

@@ -17,6 +17,7 @@ from broker.store.sealed_sends import CHAIN_MAX, NUMBERS, TABLE_KEYS, SealedSend
 from broker.store.unit_stores import UNIT, MemoryUnitStore
 from dledger_mq.message import compiled
 from dledger_mq.message.batch import BatchItem, encode_batch
+from dledger_mq.remoting.frame import Frame, encode_frame
 from tests.property.store.test_record_shapes_twin import record_of
 from tests.stages import PYTHON_H, needs_compiled, needs_compiler, stage
 from tests.unit.store.lone_broker import BORN, HOST
@@ -30,10 +31,13 @@ TWINS = (
     "tests/property/store/test_record_shapes_twin.py",
     "tests/property/store/test_compiled_fold_twin.py",
     "tests/property/service/test_batches_twin.py",
+    "tests/property/net/test_cut_frames_twin.py",
+    "tests/unit/remoting/test_send_patterns.py",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_the_fold",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_filters",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_pulls",
+    "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_bursts",
 )
 TIMEOUT_S = 580.0
 """A little less than a test may take (`timeout` in pyproject.toml): what was printed is shown."""
@@ -170,6 +174,75 @@ def test_no_reference_is_kept_or_given_away_by_filters() -> None:
 
     with stage(is_compiled=True):
         assert compiled.asked_values(*calls[0]) == [(b"b", None)] * 2
+        use_all()
+        before = [sys.getrefcount(each) for each in watched if each is not None]
+        blocks = sys.getallocatedblocks()
+        for _ in range(50):
+            use_all()
+        assert [sys.getrefcount(each) for each in watched if each is not None] == before
+        assert sys.getallocatedblocks() - blocks < 50, "one for each round would be a leak"
+
+
+@needs_compiled
+def test_no_reference_is_kept_or_given_away_by_bursts() -> None:
+    """On all ways out, as before."""
+    header, body = b'{"o":12,"q":"3","b":"9","k":"key"}', b"x" * 600
+    segments = (b'{"o":', b',"q":"', b'","b":"', b'","k":"', b'"}')
+    frame, end, prefix = Frame(0, header, body), queue_end(b"T"), b"1234567890ABCDEF"
+    queues, flags = {3: end, 4: None}, 1 << 20
+    rest = (queues, flags, flags, BORN, 9, 999, 999, 999_999, 9)
+    sound, other = [frame] * 3, Frame(0, header.replace(b'"3"', b'"4"'), body)
+    reads: list[tuple[Any, ...]] = [
+        (sound, 0, segments, b"oqbk", SHAPE, *rest),
+        ([frame, other], 0, segments, b"oqbk", SHAPE, *rest),
+        ([frame, 5], 0, segments, b"oqbk", SHAPE, *rest),
+        (sound, 0, segments, b"oqbo", SHAPE, *rest),
+        (sound, 0, (*segments[:4], 5), b"oqbk", SHAPE, *rest),
+        (sound, 0, segments, b"oqbk", (b"", 5, None, None), *rest),
+        (sound, 0, segments, b"oqbk", SHAPE, {}, *rest[1:]),
+        (sound, 0, segments, b"oqbk", SHAPE, 5, *rest[1:]),
+        (sound, 0, segments, "oqbk", SHAPE, *rest),
+        (5, 0, segments, b"oqbk", SHAPE, *rest),
+    ]
+    data = encode_frame(header, body) * 2
+
+    def fail(*_arguments: Any) -> Any:
+        raise ZeroDivisionError
+
+    cuts: list[tuple[Any, ...]] = [
+        (data, 0, 9999, 999, Frame),
+        (data[:-1], 0, 9999, 999, Frame),
+        (data, 0, 99, 999, Frame),
+        (data, 0, 9999, 999, fail),
+        (data, 9999, 9999, 999, Frame),
+        (5, 0, 9999, 999, Frame),
+    ]
+    record = (end.key, flags, flags, 9, 9, False, None)
+    joins: list[tuple[Any, ...]] = [
+        (segments, [record] * 2, [flags, 9]),
+        (segments, [record], [-1]),
+        (segments, [record], ["x"]),
+        (segments, [record], []),
+        (segments, [record[:-1]], [9]),
+        (segments, [((b"T",), *record[1:])], [9]),
+        (segments[:-1], [record], [9]),
+        ((*segments[:4], b"x" * 40_000), [record], [9]),
+    ]
+    watched: list[Any] = [header, body, *segments, frame, other, end, prefix, queues, SHAPE, *SHAPE]
+    watched += [BORN, sound, data, record, flags, fail, Frame, None]
+
+    def use_all() -> None:
+        for arguments in reads:
+            _outcome(compiled.read_sends, *arguments)
+        for arguments in cuts:
+            _outcome(compiled.cut_frames, *arguments)
+        for arguments in joins:
+            _outcome(compiled.join_answers, *arguments)
+
+    with stage(is_compiled=True):
+        found = compiled.read_sends(*reads[0])
+        assert found is not None
+        assert found[2] == [b"key"] * 3
         use_all()
         before = [sys.getrefcount(each) for each in watched if each is not None]
         blocks = sys.getallocatedblocks()
