@@ -34,7 +34,7 @@ KEPT_RECORDS: Final = 1 << 14
 
 _HEAD: Final = struct.Struct(">ii")
 _PIECE: Final = struct.Struct(">qi")
-"""What goes before the bytes of a group: its number and size."""
+"""Before the bytes of a group: its number and size."""
 
 _NUMBER: Final = struct.Struct(">q")
 _OPAQUE: Final = b'"opaque":'

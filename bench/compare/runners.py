@@ -221,6 +221,7 @@ class BareRunner:
 
     @staticmethod
     def _load(row: BenchRow) -> RequestLoad:
+        """Return what a group of brokers would have to carry out, without a topic."""
         body, queues = b"x" * row.body_bytes, range(row.queues)
         messages: int | None = 1
         match row.kind:

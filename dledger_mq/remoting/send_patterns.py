@@ -20,7 +20,7 @@ _NUMBERS: Final = (
     (b"q", b'"e"', re.compile(rb'"e":"(\d+)"')),
     (b"b", b'"g"', re.compile(rb'"g":"(\d+)"')),
 )
-"""What the order of values calls each number, its name in the header, and where its digits stand."""
+"""Of each number the letter in the order of values, its name in the header, and the place of its digits."""
 
 _KEY: Final = re.compile(rb'UNIQ_KEY\\u0001([^"\\]+)\\u0002')
 _KEY_MARK: Final = UNIQ_KEY + b"\x01"
