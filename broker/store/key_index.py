@@ -312,7 +312,7 @@ class KeyIndex:
         assert len(texts) == len(seeds) == len(offsets) == len(times), (
             f"{len(texts)} keys, {len(seeds)} seeds, {len(offsets)} offsets, {len(times)} times"
         )
-        hashes = list(map(crc32c, texts, seeds))
+        hashes = array("I", map(crc32c, texts, seeds))
         units = b"".join(map(_UNIT.pack, hashes, offsets, times))
         while len(hashes) >= (room := self._capacity - len(self._links)):
             self._add_to_segment(hashes[:room], units[: room * _UNIT_BYTES])
@@ -320,7 +320,7 @@ class KeyIndex:
         self._add_to_segment(hashes, units)
         self.last_physical_offset, self.last_store_ms = offsets[-1], times[-1]
 
-    def _add_to_segment(self, hashes: list[int], units: bytes) -> None:
+    def _add_to_segment(self, hashes: array[int], units: bytes) -> None:
         """Add units, for which the newest segment has room, and seal it when it is full."""
         mask, slots, links = self._capacity - 1, self._slots, self._links
         linked = compiled.chain(slots, len(links) + 1, hashes)
@@ -546,7 +546,8 @@ class KeyIndex:
             count = min(left, self._capacity - len(self._links), STEP_UNITS)
             data = source.read(count * _UNIT_BYTES)
             self._digested_bytes += len(data)  # the row's digest counts it
-            self._add_to_segment([hashed for hashed, _, _ in _UNIT.iter_unpack(data)], data)
+            hashes = array("I", [hashed for hashed, _, _ in _UNIT.iter_unpack(data)])
+            self._add_to_segment(hashes, data)
             left, last_unit = left - count, data[-_UNIT_BYTES:]
         self.last_store_ms = row.last_store_ms
         self.last_physical_offset = row.last_physical_offset

@@ -29,7 +29,7 @@ enum {
 struct names {
     PyObject *key, *topic_field, *next_offset;                   /* of a QueueEnd */
     PyObject *tail, *max_offset, *put_bytes, *key_seed, *special; /* of a ConsumeQueue */
-    PyObject *tags, *before;                                      /* of a SealedTable */
+    PyObject *tags, *before;                                      /* of a ChainedTable */
 };
 
 /* Outcomes of a step. */

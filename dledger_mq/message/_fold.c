@@ -2,8 +2,8 @@
  *
  *     parse_records  an entry's body as the fold's view of its records   (broker/store/parse.py)
  *     fold_usual     records into the consume queues and columns of keys (broker/store/state.py)
- *     chain          numbered keys into chains, by their hashes          (broker/store/key_index.py, sealed_sends.py)
- *     chained_keys   which of some keys stand in such a chain            (broker/store/sealed_sends.py)
+ *     chain          numbered keys into chains, by their hashes          (broker/store/key_index.py, chained_sends.py)
+ *     chained_keys   which of some keys stand in such a chain            (broker/store/chained_sends.py)
  *
  * An entry's bytes are what a leader wrote and a CRC32C covers. They are read as if they were hostile all the same: each
  * number is compared with what is left before anything is read by it.
@@ -438,14 +438,15 @@ PyObject *fold_usual(PyObject *module, PyObject *arguments)
 /* chain. */
 
 /* Make each number the newest of its chain; `before` gets the one before it. */
-static enum outcome fill_chains(const Py_buffer *cells, PyObject *hashes, uint32_t number, char *before)
+static enum outcome fill_chains(const Py_buffer *cells, const Py_buffer *hashes, uint32_t number, char *before)
 {
     size_t cell_count = (size_t)cells->len / NUMBER_BYTES;
     if (cell_count == 0 || cell_count & (cell_count - 1) || (size_t)cells->len % NUMBER_BYTES)
         return DECLINED;
-    Py_ssize_t count = PyTuple_Size(hashes);
-    for (Py_ssize_t place = 0; place < count; place++, number++, before += NUMBER_BYTES) {
-        unsigned long hashed = PyLong_AsUnsignedLongMask(PyTuple_GetItem(hashes, place));
+    const char *at = hashes->buf, *end = at + hashes->len;
+    for (; at < end; at += NUMBER_BYTES, number++, before += NUMBER_BYTES) {
+        uint32_t hashed;
+        memcpy(&hashed, at, NUMBER_BYTES);
         char *cell = (char *)cells->buf + (hashed & (cell_count - 1)) * NUMBER_BYTES;
         memcpy(before, cell, NUMBER_BYTES);
         memcpy(cell, &number, NUMBER_BYTES);
@@ -453,35 +454,24 @@ static enum outcome fill_chains(const Py_buffer *cells, PyObject *hashes, uint32
     return DONE;
 }
 
-static enum outcome are_numbers(PyObject *tuple)
-{
-    for (Py_ssize_t place = 0; place < PyTuple_Size(tuple); place++)
-        if (!PyLong_Check(PyTuple_GetItem(tuple, place)))
-            return DECLINED;
-    return DONE;
-}
-
 PyObject *chain(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
-    PyObject *cells, *list, *result = NULL;
+    PyObject *cells, *result = NULL;
     long long first;
-    Py_buffer view;
-    if (!PyArg_ParseTuple(arguments, "OLO!", &cells, &first, &PyList_Type, &list))
+    Py_buffer view, hashes;
+    if (!PyArg_ParseTuple(arguments, "OLy*", &cells, &first, &hashes))
         return NULL;
-    PyObject *hashes = PyList_AsTuple(list);
-    if (hashes == NULL)
-        return NULL;
-    Py_ssize_t count = PyTuple_Size(hashes);
-    enum outcome outcome = first < 0 || first > UINT32_MAX - count ? DECLINED : are_numbers(hashes);
+    Py_ssize_t count = hashes.len / NUMBER_BYTES;
+    enum outcome outcome = first < 0 || first > UINT32_MAX - count || hashes.len % NUMBER_BYTES ? DECLINED : DONE;
     if (outcome == DONE) {
-        result = PyBytes_FromStringAndSize(NULL, count * NUMBER_BYTES);
+        result = PyBytes_FromStringAndSize(NULL, hashes.len);
         outcome = result != NULL && PyObject_GetBuffer(cells, &view, PyBUF_WRITABLE) == 0 ? DONE : FAILED;
     }
     if (outcome == DONE) {
-        outcome = fill_chains(&view, hashes, (uint32_t)first, PyBytes_AsString(result));
+        outcome = fill_chains(&view, &hashes, (uint32_t)first, PyBytes_AsString(result));
         PyBuffer_Release(&view);
     }
-    Py_DECREF(hashes);
+    PyBuffer_Release(&hashes);
     return concluded(outcome, result);
 }
 

@@ -60,15 +60,15 @@ FoldUsual = Callable[
 what takes KEYS. Folds records in order up to the first that is not usual; returns how many. A usual one comes next
 in a queue that is there and is not special, and is not hidden."""
 
-Chain = Callable[[Any, int, list[int]], "bytes | None"]
+Chain = Callable[[Any, int, Any], "bytes | None"]
 """Takes the newest numbers of chains, as `array("I")` of a power of two, the number of the first of some hashes, and
-these. Makes each one's number the newest of its chain; returns those before them, as such an array's bytes. Declines
-numbers beyond four bytes."""
+these, as such an array, too. Makes each one's number the newest of its chain; returns those before them, as such an
+array's bytes. Declines numbers beyond four bytes."""
 
 ChainedKeys = Callable[[list[bytes], Any, int, int, int, Any, int, int], "list[bytes] | None"]
 """Takes keys, the newest numbers of chains as `chain` has them, the number of the first key that is held, how many are,
-what numbers are taken modulo, the tables of sealed sends (sealed_sends.py), how many keys one has, and how many keys of
-a chain are looked at. Returns those keys that may be held; all others surely are not. Declines what are no bytes."""
+what numbers are taken modulo, the tables of recent sends (chained_sends.py), how many keys one has, and how many keys
+of a chain are looked at. Returns those keys that may be held; all others surely are not. Declines what are no bytes."""
 
 
 AskedValues = Callable[

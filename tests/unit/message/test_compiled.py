@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from broker.store.chained_sends import CHAIN_MAX, NUMBERS, TABLE_KEYS, ChainedSends, HashedKeys
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.entry_bodies import QueueEnd
-from broker.store.sealed_sends import CHAIN_MAX, NUMBERS, TABLE_KEYS, SealedSends
 from broker.store.unit_stores import UNIT, MemoryUnitStore
 from dledger_mq.message import compiled
 from dledger_mq.message.batch import BatchItem, encode_batch
@@ -245,10 +245,10 @@ def test_no_reference_is_kept_or_given_away_by_the_fold() -> None:
         (queue.key, 5, *record[2:]),
         5,
     ]
-    cells, hashes = array("I", [0] * 4), [2**40, 2**41]
-    sealed, sealed_key = SealedSends(), b"sealed and more"[:6]
-    sealed.add([b"a%d" % number for number in range(64)], range(64), 0, oldest_ms=0)
-    sealed.add([sealed_key], [64], 0, oldest_ms=0)
+    cells, hashes = array("I", [0] * 4), array("I", [2**30, 2**31])
+    sealed, sealed_key = ChainedSends(), b"sealed and more"[:6]
+    sealed.add(HashedKeys.of([b"a%d" % number for number in range(64)], range(64)), 0, oldest_ms=0)
+    sealed.add(HashedKeys.of([sealed_key], [64]), 0, oldest_ms=0)
     held = sealed._heads, sealed._first, len(sealed), NUMBERS
     table = sealed._tables[0]
 
@@ -279,7 +279,6 @@ def test_no_reference_is_kept_or_given_away_by_the_fold() -> None:
         record,
         record[2],
         hashes,
-        *hashes,
         fail,
         *odd[:3],
         shape_of,
@@ -294,7 +293,7 @@ def test_no_reference_is_kept_or_given_away_by_the_fold() -> None:
                 queue.max_offset, queue.put_bytes = 0, 0  # type: ignore[assignment]
                 queue.tail.clear()
                 _outcome(compiled.fold_usual, [record, *after], by_key, 3, [], [], [], take)
-        for numbers in (hashes, [*hashes, None]):
+        for numbers in (hashes, b"12345", None):
             for some in (cells, cells[:3], b"four"):
                 _outcome(compiled.chain, some, 1, numbers)
         for keys in ([sealed_key, b"none"], [sealed_key, 5]):
