@@ -4,6 +4,7 @@ from dledger_mq.message.compiled import (
     ChainedKeys,
     ChooseRuns,
     EncodeRecords,
+    FoldEntry,
     FoldUsual,
     ParseRecords,
     ReadBatch,
@@ -13,6 +14,7 @@ read_batch: ReadBatch
 encode_records: EncodeRecords
 parse_records: ParseRecords
 fold_usual: FoldUsual
+fold_entry: FoldEntry
 chain: Chain
 chained_keys: ChainedKeys
 asked_values: AskedValues

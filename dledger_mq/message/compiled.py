@@ -60,6 +60,28 @@ FoldUsual = Callable[
 what takes KEYS. Folds records in order up to the first that is not usual; returns how many. A usual one comes next
 in a queue that is there and is not special, and is not hidden."""
 
+EntryColumns = tuple[int, int, int, bytes, bytes, bytes, bytes, bytes, bytes, bytes]
+"""What is told of an entry whose records were folded: how many there are; the store time in ms that all have; the
+physical offset of the last. For their unique keys, in the order of the log: units of the key index; the hashes in
+these; the keys themselves, one behind the other; the lower and the upper halves of Python's own hashes; the lower
+halves of the physical offsets; msgpack of store time, keys, and physical offsets. Hashes and halves have four bytes
+each, in this machine's order."""
+
+FoldEntry = Callable[
+    [
+        bytes,
+        int,
+        Callable[[bytes, bytes], "tuple[bytes, int, int, bytes | None] | None"],
+        dict[Any, Any],
+        int,
+    ],
+    "EntryColumns | None",
+]
+"""Takes the body of an entry, the physical offset of its first byte, what knows the shapes of records, all queues, and
+the latest store time in ms so far. Folds all records. Declines them if one has no known shape, or one with KEYS, or a
+unique key of more than 128 bytes, if store times differ or are earlier, or if one is not usual as `FoldUsual` has
+it."""
+
 Chain = Callable[[Any, int, Any], "bytes | None"]
 """Takes the newest numbers of chains, as `array("I")` of a power of two, the number of the first of some hashes, and
 these, as such an array, too. Makes each one's number the newest of its chain; returns those before them, as such an
@@ -98,6 +120,7 @@ class _Functions(NamedTuple):
     encode_records: EncodeRecords
     parse_records: ParseRecords
     fold_usual: FoldUsual
+    fold_entry: FoldEntry
     chain: Chain
     chained_keys: ChainedKeys
     asked_values: AskedValues
@@ -122,19 +145,19 @@ _NONE: Final = _Functions._make(_decline for _ in _Functions._fields)
 _FOUND: Final = _find()
 is_built = _FOUND is not None
 is_used = False
-read_batch, encode_records, parse_records, fold_usual, chain, chained_keys = _NONE[:6]
-asked_values, chosen_runs = _NONE[6:]
+read_batch, encode_records, parse_records, fold_usual, fold_entry = _NONE[:5]
+chain, chained_keys, asked_values, chosen_runs = _NONE[5:]
 
 
 def choose(*, is_wanted: bool) -> None:
     """Use the stage from now on, if it is wanted and was built; for all of the process."""
     # A choice of the process, looked up by each call.
-    global is_used, read_batch, encode_records, parse_records, fold_usual, chain
-    global chained_keys, asked_values, chosen_runs
+    global is_used, read_batch, encode_records, parse_records, fold_usual, fold_entry
+    global chain, chained_keys, asked_values, chosen_runs
     is_used = is_wanted and is_built
     functions = _FOUND if is_used and _FOUND else _NONE
-    read_batch, encode_records, parse_records, fold_usual, chain, chained_keys = functions[:6]
-    asked_values, chosen_runs = functions[6:]
+    read_batch, encode_records, parse_records, fold_usual, fold_entry = functions[:5]
+    chain, chained_keys, asked_values, chosen_runs = functions[5:]
 
 
 def describe() -> str:

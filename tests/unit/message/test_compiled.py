@@ -29,9 +29,11 @@ TWINS = (
     "tests/property/store/test_encoded_entries_twin.py",
     "tests/property/store/test_record_shapes_twin.py",
     "tests/property/store/test_compiled_fold_twin.py",
+    "tests/property/store/test_whole_entries_twin.py",
     "tests/property/service/test_batches_twin.py",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_the_fold",
+    "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_whole_entries",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_filters",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_pulls",
 )
@@ -301,6 +303,50 @@ def test_no_reference_is_kept_or_given_away_by_the_fold() -> None:
                 _outcome(compiled.chained_keys, keys, *held, tables, TABLE_KEYS, CHAIN_MAX)
         _outcome(compiled.chained_keys, [sealed_key], *held, [table], 0, 1)
         _outcome(compiled.chained_keys, [sealed_key], None, *held[1:], [table], 1, 1)
+
+    with stage(is_compiled=True):
+        use_all()
+        before = [sys.getrefcount(each) for each in watched]
+        blocks = sys.getallocatedblocks()
+        for _ in range(50):
+            use_all()
+        assert [sys.getrefcount(each) for each in watched] == before
+        assert sys.getallocatedblocks() - blocks < 50, "one for each round would be a leak"
+
+
+@needs_compiled
+def test_no_reference_is_kept_or_given_away_by_whole_entries() -> None:
+    """On all ways out, as before."""
+    sound = record_of(b"UNIQ_KEY\x01k1\x02a\x01b\x02")
+    two = sound + record_of(b"UNIQ_KEY\x01k2\x02a\x01c\x02", len(sound), topic=b"Other")
+    bodies = [sound, two, two[:-1], sound + b"x" * 95, b"", sound * 2]
+    topic, seed = b"the topic"[:5], 987_654_321
+    queues = [
+        ConsumeQueue((topic, 1), MemoryUnitStore(), special=special)  # type: ignore[arg-type]
+        for special in (False, True)
+    ]
+    shapes: list[Any] = [(topic, 2, 12_345_678, more) for more in (None, b"some keys"[:9])]
+    shapes += [None, 5, (topic, "2", 3, None), (topic, 2, 2**63, None)]
+
+    def fail(*_cut: bytes) -> Any:
+        raise ZeroDivisionError
+
+    watched: list[Any] = [*bodies, *shapes[:2], topic, seed, fail]
+    watched += [each for queue in queues for each in (queue, queue.tail, queue.key)]
+
+    def use_all() -> None:
+        for queue in queues:
+            queue.key_seed = seed
+            for find in (*(lambda *_cut, found=found: found for found in shapes), fail):
+                for body in bodies:
+                    queue.max_offset, queue.put_bytes = 0, 0  # type: ignore[assignment]
+                    queue.tail.clear()
+                    _outcome(compiled.fold_entry, body, 5048, find, {(topic, 1): queue}, 0)
+                    _outcome(compiled.fold_entry, body, 5048, find, {}, 0)
+            with memoryview(queue.tail):
+                _outcome(
+                    compiled.fold_entry, sound, 5048, lambda *_: shapes[0], {(topic, 1): queue}, 0
+                )
 
     with stage(is_compiled=True):
         use_all()
