@@ -93,9 +93,13 @@ class Shapes:
 
     def read_batch(self, data: bytes) -> BatchColumns | None:
         """Read a batch as a client gave it in one go; None: it has to be taken apart item by item."""
-        return compiled.read_batch(data, BATCH_ITEMS_MAX, self._find)
+        return compiled.read_batch(data, BATCH_ITEMS_MAX, self.find)
 
-    def _find(self, before: bytes, rest: bytes) -> _Shape | None:
+    def batch_keys(self, data: bytes) -> list[bytes] | None:
+        """Return the unique keys of a batch; None: it is not plain, or has KEYS."""
+        return compiled.batch_keys(data, BATCH_ITEMS_MAX, self.find)
+
+    def find(self, before: bytes, rest: bytes) -> _Shape | None:
         """Return the shape of properties by what stands before and behind their key; None: it is not plain."""
         try:
             return self._known[before, rest]

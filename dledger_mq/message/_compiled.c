@@ -11,6 +11,9 @@ PyDoc_STRVAR(see, "See compiled.py.");
 
 static PyMethodDef functions[] = {
     {"read_batch", read_batch, METH_VARARGS, see},
+    {"batch_keys", batch_keys, METH_VARARGS, see},
+    {"batch_records", batch_records, METH_VARARGS, see},
+    {"place_records", place_records, METH_VARARGS, see},
     {"encode_records", encode_records, METH_VARARGS, see},
     {"parse_records", parse_records, METH_VARARGS, see},
     {"fold_usual", fold_usual, METH_VARARGS, see},

@@ -177,6 +177,9 @@ void set_up_crc32c(void);
 /* The functions; see compiled.py. */
 
 PyObject *read_batch(PyObject *module, PyObject *arguments);
+PyObject *batch_keys(PyObject *module, PyObject *arguments);
+PyObject *batch_records(PyObject *module, PyObject *arguments);
+PyObject *place_records(PyObject *module, PyObject *arguments);
 PyObject *encode_records(PyObject *module, PyObject *arguments);
 PyObject *parse_records(PyObject *module, PyObject *arguments);
 PyObject *fold_usual(PyObject *module, PyObject *arguments);

@@ -1,5 +1,7 @@
 from dledger_mq.message.compiled import (
     AskedValues,
+    BatchKeys,
+    BatchRecords,
     Chain,
     ChainedKeys,
     ChooseRuns,
@@ -7,10 +9,14 @@ from dledger_mq.message.compiled import (
     FoldEntry,
     FoldUsual,
     ParseRecords,
+    PlaceRecords,
     ReadBatch,
 )
 
 read_batch: ReadBatch
+batch_keys: BatchKeys
+batch_records: BatchRecords
+place_records: PlaceRecords
 encode_records: EncodeRecords
 parse_records: ParseRecords
 fold_usual: FoldUsual

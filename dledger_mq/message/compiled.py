@@ -27,6 +27,35 @@ ReadBatch = Callable[
 """Takes a batch body, how many items it may have, and what knows the shapes of properties by the bytes before and
 behind their key. Declines a batch that is malformed, or in which anything is not plain."""
 
+BatchKeys = Callable[
+    [bytes, int, Callable[[bytes, bytes], ShapeParts | None]], "list[bytes] | None"
+]
+"""Takes what `ReadBatch` takes, and returns the unique keys alone. Declines a batch that has KEYS, too."""
+
+BatchRecords = Callable[
+    [
+        bytes,
+        Callable[[bytes, bytes], ShapeParts | None],
+        int,
+        bytes,
+        int,
+        int,
+        bytes,
+        bytes,
+        Callable[[Any], int],
+    ],
+    "bytes | None",
+]
+"""Takes a batch body, what knows the shapes of properties, queue id, the topic as it stands in a V1 record, system
+flag, born time in ms, born host, the host field of the store, and what sums up a body. Returns the items as records
+back to back, in which offsets and store time are 0. Declines a batch in which anything is not plain, or that gives no
+V1 records with IPv4 hosts in a queue."""
+
+PlaceRecords = Callable[[list[bytes], list[int], int, int], "tuple[bytes, bytes] | None"]
+"""Takes runs of such records, the queue offset of the first of each run, the physical offset of the first of all, and
+the store time in ms. Returns the body of the entry, and the physical offsets of all records, eight bytes each,
+big-endian. Declines what is not records from the first to the last byte."""
+
 EncodeRecords = Callable[
     [list[Any], int, int, bytes, Callable[[bytes], int], Callable[[bytes], Any]],
     "tuple[bytes, list[Any]] | None",
@@ -117,6 +146,9 @@ class _Functions(NamedTuple):
     """The functions of the stage."""
 
     read_batch: ReadBatch
+    batch_keys: BatchKeys
+    batch_records: BatchRecords
+    place_records: PlaceRecords
     encode_records: EncodeRecords
     parse_records: ParseRecords
     fold_usual: FoldUsual
@@ -145,19 +177,21 @@ _NONE: Final = _Functions._make(_decline for _ in _Functions._fields)
 _FOUND: Final = _find()
 is_built = _FOUND is not None
 is_used = False
-read_batch, encode_records, parse_records, fold_usual, fold_entry = _NONE[:5]
-chain, chained_keys, asked_values, chosen_runs = _NONE[5:]
+read_batch, batch_keys, batch_records, place_records, encode_records = _NONE[:5]
+parse_records, fold_usual, fold_entry, chain, chained_keys, asked_values, chosen_runs = _NONE[5:]
 
 
 def choose(*, is_wanted: bool) -> None:
     """Use the stage from now on, if it is wanted and was built; for all of the process."""
     # A choice of the process, looked up by each call.
-    global is_used, read_batch, encode_records, parse_records, fold_usual, fold_entry
-    global chain, chained_keys, asked_values, chosen_runs
+    global is_used, read_batch, batch_keys, batch_records, place_records, encode_records
+    global parse_records, fold_usual, fold_entry, chain, chained_keys, asked_values, chosen_runs
     is_used = is_wanted and is_built
     functions = _FOUND if is_used and _FOUND else _NONE
-    read_batch, encode_records, parse_records, fold_usual, fold_entry = functions[:5]
-    chain, chained_keys, asked_values, chosen_runs = functions[5:]
+    read_batch, batch_keys, batch_records, place_records, encode_records = functions[:5]
+    parse_records, fold_usual, fold_entry, chain, chained_keys, asked_values, chosen_runs = (
+        functions[5:]
+    )
 
 
 def describe() -> str:

@@ -30,10 +30,12 @@ TWINS = (
     "tests/property/store/test_record_shapes_twin.py",
     "tests/property/store/test_compiled_fold_twin.py",
     "tests/property/store/test_whole_entries_twin.py",
+    "tests/property/store/test_encoded_runs_twin.py",
     "tests/property/service/test_batches_twin.py",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_the_fold",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_whole_entries",
+    "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_runs",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_filters",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_pulls",
 )
@@ -137,6 +139,51 @@ def test_no_reference_is_kept_or_given_away() -> None:
         for _ in range(50):
             use_all()
         assert [sys.getrefcount(each) for each in watched if each is not None] == before
+        assert sys.getallocatedblocks() - blocks < 50, "one for each round would be a leak"
+
+
+@needs_compiled
+def test_no_reference_is_kept_or_given_away_by_runs() -> None:
+    """On all ways out, as before."""
+    data = encode_batch([ITEM, ITEM, BatchItem(0, b"b", b"UNIQ_KEY\x01k\x02x\x01y\x02")])
+    plain = (*SHAPE[:3], None)
+    field, crc = b"\x01T and more"[:2], 2**40 + 5
+    start, store_ms, sys_flag = 2**33 + 1, 2**41 + 1, 1_000_003
+
+    def fail(*_arguments: Any) -> Any:
+        raise ZeroDivisionError
+
+    rest = (field, sys_flag, store_ms, BORN, HOST)
+    with stage(is_compiled=True):
+        run = compiled.batch_records(data, lambda *_cut: plain, 1, *rest, lambda _body: crc)
+    assert run is not None
+    watched: list[Any] = [data, plain, *plain[:2], field, BORN, HOST, fail, run, start, store_ms]
+
+    def use_all() -> None:
+        for shape_of_it in (lambda *_cut: plain, lambda *_cut: SHAPE, lambda *_cut: None, fail):
+            for body in (data, data[:-1], data + b"x", b""):
+                _outcome(compiled.batch_keys, body, 9, shape_of_it)
+                _outcome(compiled.batch_keys, body, 1, shape_of_it)
+                for sum_up in (lambda _body: crc, lambda _body: None, fail):
+                    _outcome(compiled.batch_records, body, shape_of_it, 1, *rest, sum_up)
+        _outcome(compiled.batch_records, data, shape_of, 1, *rest[:3], b"", HOST, zlib.crc32)
+        for runs, starts in (
+            ([run, run], [start, 5]),
+            ([run], []),
+            ([run[:-1]], [start]),
+            ([run, 5], [start, start]),
+            ([run], [None]),
+            ([run], None),
+        ):
+            _outcome(compiled.place_records, runs, starts, 5048, store_ms)
+
+    with stage(is_compiled=True):
+        use_all()
+        before = [sys.getrefcount(each) for each in watched]
+        blocks = sys.getallocatedblocks()
+        for _ in range(50):
+            use_all()
+        assert [sys.getrefcount(each) for each in watched] == before
         assert sys.getallocatedblocks() - blocks < 50, "one for each round would be a leak"
 
 
