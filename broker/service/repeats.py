@@ -113,8 +113,7 @@ class Repeats:
     @property
     def recent_keys(self) -> Container[bytes]:
         """The keys in the window; a send whose keys are not among them is new."""
-        recent = self._state.recent_sends
-        return recent if recent.sealed else recent.by_key  # usually a dict, which is faster
+        return self._state.recent_sends
 
     def has_recent(self, keys: list[bytes]) -> bool:
         """Return whether one of these keys is in the window."""

@@ -6,8 +6,9 @@ what our answers claim to be.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -21,6 +22,7 @@ from broker.service.catalog import (
 )
 from broker.service.dead_letters import with_origin
 from broker.service.key_bounds import batch_refusal, keys_refusal
+from broker.service.plain_batches import PlainBatch
 from broker.service.refusal import Refusal
 from broker.service.shapes import (
     DELAYED,
@@ -137,11 +139,18 @@ class SendPlan(msgspec.Struct, frozen=True, gc=False):
     sys_flag: int
     reconsume_times: int
     delay_level: int
-    messages: tuple[MessagePlan, ...]
+    messages: Sequence[MessagePlan]
     creation: Creation = NOTHING_NEW
     is_half: bool = False
     due_ms: int = 0
     any_queue: bool = False
+
+    def uniq_keys(self) -> list[bytes]:
+        """Return the unique key of each message; nobody changes the list."""
+        messages = self.messages
+        if isinstance(messages, PlainBatch):
+            return messages.keys
+        return [message.uniq_key for message in messages]
 
 
 class PlainTopic(msgspec.Struct, frozen=True, gc=False):
@@ -346,13 +355,9 @@ class SendRules:
             )
         if not 0 < len(body) <= self.settings.message_bytes_max:
             return self._size_refusal(len(body))
-        columns = self._shapes.read_batch(body)
-        messages = self._items(body) if columns is None else tuple(map(MessagePlan, *columns))
+        messages = self._batch_messages(body)
         if isinstance(messages, Refusal):
             return messages
-        refusal = batch_refusal(len(body), map(_keys_of, messages))
-        if refusal is not None:
-            return refusal
         return SendPlan(
             name,
             target.queue_id,
@@ -363,6 +368,18 @@ class SendRules:
             target.creation,
             any_queue=target.any_queue,
         )
+
+    def _batch_messages(self, body: bytes) -> Sequence[MessagePlan] | Refusal:
+        """Plan the messages of a batch; those of a plain one are planned once somebody looks at them."""
+        shapes = self._shapes
+        keys = shapes.batch_keys(body)
+        if keys is not None:  # and none of its messages has KEYS
+            return PlainBatch(body, keys, shapes, partial(_planned, shapes, body))
+        columns = shapes.read_batch(body)
+        messages = self._items(body) if columns is None else tuple(map(MessagePlan, *columns))
+        if isinstance(messages, Refusal):
+            return messages
+        return batch_refusal(len(body), map(_keys_of, messages)) or messages
 
     def _items(self, body: bytes) -> tuple[MessagePlan, ...] | Refusal:
         """Plan the messages of a batch one by one."""
@@ -478,6 +495,17 @@ class _Target(msgspec.Struct, frozen=True, gc=False):
     sys_flag: int
     creation: Creation
     any_queue: bool = False
+
+
+def _planned(shapes: Shapes, body: bytes) -> tuple[MessagePlan, ...]:
+    """Plan the messages of a plain batch."""
+    messages: list[MessagePlan] = []
+    for item in split_batch(body):
+        plain = shapes.read(item.properties)
+        assert plain is not None, "a message of a plain batch is not plain"
+        uniq_key, stored, folded = plain
+        messages.append(MessagePlan(item.flag, item.body, stored, uniq_key, folded))
+    return tuple(messages)
 
 
 def _keys_of(message: MessagePlan) -> bytes | None:

@@ -95,6 +95,10 @@ class Shapes:
         """Read a batch as a client gave it in one go; None: it has to be taken apart item by item."""
         return compiled.read_batch(data, BATCH_ITEMS_MAX, self.find)
 
+    def batch_keys(self, data: bytes) -> list[bytes] | None:
+        """Return the unique keys of a batch; None: it is not plain, or has KEYS."""
+        return compiled.batch_keys(data, BATCH_ITEMS_MAX, self.find)
+
     def find(self, before: bytes, rest: bytes) -> ShapeParts | None:
         """Return the shape of properties by what stands before and behind their key; None: it is not plain."""
         try:

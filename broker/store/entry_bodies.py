@@ -10,7 +10,8 @@ the entry again. Nothing here knows what is staged, proposed or withdrawn (broke
 from __future__ import annotations
 
 import struct
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from broker.store.parse import ParsedRecord, folded_properties
 from broker.store.record_shapes import FoldedProperties
@@ -61,10 +62,68 @@ class QueueEnd:
         self.bytes_max = RECORD_OVERHEAD_MAX + len(topic)
 
 
-def bytes_max(message: StagedMessage) -> int:
-    """Return what a message takes in an entry's body, at most."""
+class EncodedRun(NamedTuple):
+    """Records of one queue that were encoded when they were staged, but for their places and their store time.
+
+    Attributes:
+        queue_end: the end of their queue.
+        records: back to back, one at least.
+        record_count: how many.
+        messages: returns what would be staged for them otherwise.
+    """
+
+    queue_end: QueueEnd
+    records: bytes
+    record_count: int
+    messages: Callable[[], list[StagedMessage]]
+
+
+Staged = StagedMessage | EncodedRun
+
+
+def one_by_one(staged: list[Staged]) -> list[StagedMessage]:
+    """Return the messages of what is staged, those of runs in their places."""
+    messages: list[StagedMessage] = []
+    for each in staged:
+        if isinstance(each, EncodedRun):
+            messages += each.messages()
+        else:
+            messages.append(each)
+    return messages
+
+
+def bytes_max(message: Staged) -> int:
+    """Return what a message, or a run of records, takes in an entry's body, at most."""
+    if isinstance(message, EncodedRun):
+        end = message.queue_end
+        return len(message.records) + (end.bytes_max - end.size) * message.record_count
     queue_end, body, properties, *_ = message
     return queue_end.bytes_max + len(body) + len(properties)
+
+
+def place_runs(
+    staged: list[Staged], physical_offset: PhysicalOffset, store_ms: StoreTimeMs
+) -> tuple[bytes, bytes] | None:
+    """Put runs back to back from a physical offset on, if all is runs; each record takes its queue's next offset.
+
+    Returns:
+        The body, and where its records stand, eight bytes each, big-endian; None: nothing was done, and all has to be
+        encoded message by message.
+    """
+    runs = [each for each in staged if isinstance(each, EncodedRun)]
+    if len(runs) < len(staged):
+        return None
+    starts: list[int] = []
+    for run in runs:
+        queue_end = run.queue_end
+        starts.append(queue_end.next_offset)
+        queue_end.next_offset = QueueOffset(queue_end.next_offset + run.record_count)
+    records = [run.records for run in runs]
+    placed = compiled.place_records(records, starts, physical_offset, store_ms)
+    if placed is None:
+        for run in runs:
+            run.queue_end.next_offset = QueueOffset(run.queue_end.next_offset - run.record_count)
+    return placed
 
 
 def encode_messages(

@@ -312,15 +312,32 @@ class KeyIndex:
         assert len(texts) == len(seeds) == len(offsets) == len(times), (
             f"{len(texts)} keys, {len(seeds)} seeds, {len(offsets)} offsets, {len(times)} times"
         )
-        hashes = list(map(crc32c, texts, seeds))
+        hashes = array("I", map(crc32c, texts, seeds))
         units = b"".join(map(_UNIT.pack, hashes, offsets, times))
+        self.add_units(memoryview(hashes), units, offsets[-1], times[-1])
+
+    def add_units(
+        self,
+        hashes: memoryview,
+        units: bytes,
+        last_physical_offset: PhysicalOffset,
+        last_store_ms: StoreTimeMs,
+    ) -> None:
+        """Add units that were made already, of keys that come next in the order of the log.
+
+        Args:
+            hashes: those in the units, four bytes each.
+            units: as segments have them.
+            last_physical_offset: of the last unit.
+            last_store_ms: of the last unit.
+        """
         while len(hashes) >= (room := self._capacity - len(self._links)):
             self._add_to_segment(hashes[:room], units[: room * _UNIT_BYTES])
             hashes, units = hashes[room:], units[room * _UNIT_BYTES :]
         self._add_to_segment(hashes, units)
-        self.last_physical_offset, self.last_store_ms = offsets[-1], times[-1]
+        self.last_physical_offset, self.last_store_ms = last_physical_offset, last_store_ms
 
-    def _add_to_segment(self, hashes: list[int], units: bytes) -> None:
+    def _add_to_segment(self, hashes: memoryview, units: bytes) -> None:
         """Add units, for which the newest segment has room, and seal it when it is full."""
         mask, slots, links = self._capacity - 1, self._slots, self._links
         linked = compiled.chain(slots, len(links) + 1, hashes)
@@ -546,7 +563,8 @@ class KeyIndex:
             count = min(left, self._capacity - len(self._links), STEP_UNITS)
             data = source.read(count * _UNIT_BYTES)
             self._digested_bytes += len(data)  # the row's digest counts it
-            self._add_to_segment([hashed for hashed, _, _ in _UNIT.iter_unpack(data)], data)
+            hashes = array("I", [hashed for hashed, _, _ in _UNIT.iter_unpack(data)])
+            self._add_to_segment(memoryview(hashes), data)
             left, last_unit = left - count, data[-_UNIT_BYTES:]
         self.last_store_ms = row.last_store_ms
         self.last_physical_offset = row.last_physical_offset

@@ -49,6 +49,8 @@ MISSES_MAX: Final = 32
 """Shapes of an entry may be unknown, that many and half of its records; then the rest is read without looking for them:
 somebody's records have no two alike."""
 _SHAPES: Final = RecordShapes()
+find_shape: Final = _SHAPES.find
+"""The shape of a record, by what stands before and behind its key; None: none was read the ordinary way lately."""
 
 _TAGS: Final = TAGS + b"\x01"
 _UNIQ_KEY: Final = UNIQ_KEY + b"\x01"
@@ -67,7 +69,7 @@ def parse_records(body: bytes, first_offset: PhysicalOffset) -> list[ParsedRecor
         RecordError: the bytes are not records from the first to the last.
         MisplacedRecordError: a record claims another physical offset than the one it stands at.
     """
-    found = compiled.parse_records(body, first_offset, _SHAPES.find)
+    found = compiled.parse_records(body, first_offset, find_shape)
     if found is not None:
         return found
     records: list[ParsedRecord] = []
@@ -121,6 +123,16 @@ def parse_records(body: bytes, first_offset: PhysicalOffset) -> list[ParsedRecor
         decode_record(body, place)  # raises: torn
     assert place == end, f"the last record ends at byte {place} of a body of {end} bytes"
     return records
+
+
+def learn_first(body: bytes, records: list[ParsedRecord]) -> None:
+    """Have the shape of an entry's first record remembered, of which it is known already what the fold needs."""
+    size, magic, *_, sys_flag, _, body_length = _HEAD.unpack_from(body)
+    if magic == MAGIC_V1 and not sys_flag & _UNUSUAL_BITS:
+        before, _, text = body[_HEAD_BYTES + body_length : size].partition(KEY_MARK)
+        key, _, behind = text.partition(KEY_END)
+        record = records[0]
+        _SHAPES.learn((before, key, behind), record[KEY][0], record[PROPERTIES])
 
 
 def _parse_record(body: bytes, place: int, first_offset: PhysicalOffset) -> ParsedRecord:

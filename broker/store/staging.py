@@ -18,16 +18,22 @@ Nothing here knows connections, or decides when an entry is proposed.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
-from typing import Final
+from struct import pack, unpack
+from typing import Final, cast
 
 from broker.store.control import Command, DeleteTopic, encode_control
 from broker.store.entry_bodies import (
+    EncodedRun,
     QueueEnd,
+    Staged,
     StagedMessage,
     bytes_max,
     encode_messages,
     encode_unusual,
+    one_by_one,
+    place_runs,
 )
 from broker.store.parse import (
     IS_HIDDEN,
@@ -37,6 +43,7 @@ from broker.store.parse import (
     SIZE_BYTES,
     ParsedRecord,
     is_text,
+    parse_records,
 )
 from broker.store.record_shapes import FoldedProperties
 from broker.store.state import BrokerState
@@ -48,8 +55,9 @@ from dledger_mq.message.errors import RecordError
 from dledger_mq.message.hosts import HOST_V4_BYTES, HOST_V6_BYTES
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.message.properties import PROPERTIES_BYTES_MAX
-from dledger_mq.message.record import BODY_BYTES_MAX, TOPIC_BYTES_MAX
+from dledger_mq.message.record import BODY_BYTES_MAX, QUEUE_OFFSET_AT, TOPIC_BYTES_MAX
 
+_OFFSET: Final = struct.Struct(">q")
 _HOST_LENGTHS: Final = (HOST_V4_BYTES, HOST_V6_BYTES)
 _INT32_MAX: Final = 2**31 - 1
 
@@ -60,27 +68,52 @@ class StagedEntry:
 
     Attributes:
         body: for `propose`.
-        records: one per staged message, by place; the fold's view.
+        known: one per staged message, by place; the fold's view. None where it has to read the body.
+        places: the physical offsets of all records, eight bytes each, big-endian; empty where the fold's view is known.
         store_ms: the store time of all records.
         offsets_before: the next offsets of all queues, where topics are deleted on the way; else None.
     """
 
     body: bytes
-    records: list[ParsedRecord]
+    known: list[ParsedRecord] | None
+    places: bytes
     store_ms: StoreTimeMs
     offsets_before: dict[QueueKey, QueueOffset] | None
 
+    @property
+    def records(self) -> list[ParsedRecord]:
+        """The fold's view of the records, read from the body if it is not known."""
+        if self.known is not None:
+            return self.known
+        return parse_records(self.body, self.physical_offset(0))
+
     def queue_offset(self, place: int) -> QueueOffset:
         """Return the queue offset of the message that was staged at a place."""
-        return self.records[place][QUEUE_OFFSET]
+        if self.known is not None:
+            return self.known[place][QUEUE_OFFSET]
+        at = self.physical_offset(place) - self.physical_offset(0)
+        found: QueueOffset
+        (found,) = _OFFSET.unpack_from(self.body, at + QUEUE_OFFSET_AT)
+        return found
 
     def physical_offset(self, place: int) -> PhysicalOffset:
         """Return the physical offset of the message that was staged at a place."""
-        return self.records[place][PHYSICAL_OFFSET]
+        if self.known is not None:
+            return self.known[place][PHYSICAL_OFFSET]
+        found: PhysicalOffset
+        (found,) = _OFFSET.unpack_from(self.places, place * _OFFSET.size)
+        return found
 
     def physical_offsets(self, place: int, count: int) -> list[PhysicalOffset]:
         """Return the physical offsets of so many messages from a place on."""
-        return [record[PHYSICAL_OFFSET] for record in self.records[place : place + count]]
+        return list(unpack(f">{count}q", self.packed_offsets(place, count)))
+
+    def packed_offsets(self, place: int, count: int) -> bytes:
+        """Return the same, eight bytes each, big-endian."""
+        if self.known is not None:
+            offsets = (record[PHYSICAL_OFFSET] for record in self.known[place : place + count])
+            return pack(f">{count}q", *offsets)
+        return self.places[place * _OFFSET.size : (place + count) * _OFFSET.size]
 
 
 class Staging:
@@ -97,7 +130,9 @@ class Staging:
         self.staged_bytes = 0
         self._state = state
         self._store_host = store_host
-        self._messages: list[StagedMessage] = []
+        self._messages: list[Staged] = []
+        self._run_count = 0
+        """Runs among these."""
         self._queue_ends: dict[QueueKey, QueueEnd] = {}
         # The topics that control records delete, by place.
         self._deletes: dict[int, str] = {}
@@ -204,6 +239,18 @@ class Staging:
         self.staged_bytes += size_bytes
         return place
 
+    def stage_run(self, run: EncodedRun) -> int:
+        """Take records that are encoded already into the next entry; return the place of the first.
+
+        They stay together: what is staged is never divided within a run.
+        """
+        place = self.staged_count
+        self._messages.append(run)
+        self._run_count += 1
+        self.staged_count = place + run.record_count
+        self.staged_bytes += bytes_max(run)
+        return place
+
     def stage_control(self, command: Command, now_ms: int) -> int:
         """Take a control record into the next entry; return its place there.
 
@@ -227,11 +274,17 @@ class Staging:
             count: how many messages it takes, the first ones; None: all. The places of those that stay
                 become smaller by as much.
         """
-        messages, deletes = self._take_staged(self.staged_count if count is None else count)
+        has_runs = self._run_count > 0
+        staged, deletes = self._take_staged(self.staged_count if count is None else count)
         before = self._next_offsets() if deletes else None
         store_ms = StoreTimeMs(max(now_ms, self._last_store_ms, self._state.last_store_ms))
         self._last_store_ms = store_ms
         first_offset = PhysicalOffset(position + ENTRY_HEADER_BYTES)
+        if has_runs and not deletes:
+            placed = place_runs(staged, first_offset, store_ms)
+            if placed is not None:
+                return StagedEntry(placed[0], None, placed[1], store_ms, None)
+        messages = one_by_one(staged) if has_runs else cast("list[StagedMessage]", staged)
         if deletes or len(self._store_host) != HOST_V4_BYTES:
             body, records = self._encode_one_by_one(messages, deletes, first_offset, store_ms)
         else:
@@ -243,11 +296,12 @@ class Staging:
             assert end == first_offset + len(body), (
                 f"the last record ends at {end}, the body at {first_offset + len(body)}"
             )
-        return StagedEntry(body, records, store_ms, before)
+        return StagedEntry(body, records, b"", store_ms, before)
 
     def proposed(self, staged: StagedEntry, entry_id: EntryId) -> None:
         """Give the fold what it needs of an entry that the log took under an id."""
-        self._state.expect(entry_id, staged.records)
+        if staged.known is not None:
+            self._state.expect(entry_id, staged.known)
 
     def withdraw(self, staged: StagedEntry) -> None:
         """Free the offsets of the entry that was built last: the log did not take it."""
@@ -269,14 +323,15 @@ class Staging:
         """Forget what is staged; no offset was assigned to it."""
         self._messages = []
         self._deletes = {}
-        self.staged_count = self.staged_bytes = 0
+        self.staged_count = self.staged_bytes = self._run_count = 0
 
     def cut(self, count: int) -> None:
         """Forget what is staged beyond the first `count` messages; no offset was assigned to it."""
         assert 0 <= count <= self.staged_count, f"{count} of {self.staged_count} messages are kept"
-        messages, self._messages = self._messages[count:], self._messages[:count]
+        self._messages, messages = self._divided(count)
         self.staged_count = count
         self.staged_bytes -= sum(map(bytes_max, messages))
+        self._run_count = sum(isinstance(each, EncodedRun) for each in self._messages)
         self._deletes = {place: name for place, name in self._deletes.items() if place < count}
 
     def discard(self) -> None:
@@ -304,19 +359,30 @@ class Staging:
         queue = self._state.queues.by_key.get(key)
         return queue.max_offset if queue is not None else QueueOffset(0)
 
-    def _take_staged(self, count: int) -> tuple[list[StagedMessage], dict[int, str]]:
+    def _divided(self, count: int) -> tuple[list[Staged], list[Staged]]:
+        """Return what the first `count` messages are, and the rest."""
+        at, messages = count, self._messages
+        if self._run_count:
+            at, left = 0, count
+            while left:
+                message = messages[at]
+                left -= message.record_count if isinstance(message, EncodedRun) else 1
+                at += 1
+            assert not left, f"a run is divided: {-left} of its records are not taken"
+        return messages[:at], messages[at:]
+
+    def _take_staged(self, count: int) -> tuple[list[Staged], dict[int, str]]:
         """Take the first messages out, with the topics that they delete, by place."""
-        assert 0 <= count <= self.staged_count == len(self._messages), (
-            f"{count} of {self.staged_count} messages, of which {len(self._messages)} are there"
-        )
+        assert 0 <= count <= self.staged_count, f"{count} of {self.staged_count} messages"
         messages, deletes = self._messages, self._deletes
         if count == self.staged_count:
             self._messages, self._deletes = [], {}
-            self.staged_count = self.staged_bytes = 0
+            self.staged_count = self.staged_bytes = self._run_count = 0
             return messages, deletes
-        messages, self._messages = messages[:count], messages[count:]
+        messages, self._messages = self._divided(count)
         self.staged_count -= count
         self.staged_bytes -= sum(map(bytes_max, messages))
+        self._run_count = sum(isinstance(each, EncodedRun) for each in self._messages)
         self._deletes = {place - count: name for place, name in deletes.items() if place >= count}
         return messages, {place: name for place, name in deletes.items() if place < count}
 

@@ -20,6 +20,7 @@ import msgspec
 from crc32c import crc32c
 
 from broker.store import saved, state_snapshot
+from broker.store.chained_sends import HashedKeys
 from broker.store.commands import carry_out
 from broker.store.consume_queue import SEALED_UNITS, ConsumeQueue, ConsumeQueues
 from broker.store.control import MalformedControlError, MarkDigests, decode_control
@@ -42,10 +43,12 @@ from broker.store.parse import (
     SIZE_BYTES,
     STORE_MS,
     ParsedRecord,
+    find_shape,
+    learn_first,
     parse_records,
 )
 from broker.store.pops import Pops
-from broker.store.recent_sends import RecentSends
+from broker.store.recent_sends import RecentSends, SendColumns
 from broker.store.refusals import FoldRefusal, RefusalKind, Refusals
 from broker.store.retention import JUMP_MS, Retention
 from broker.store.saved import ByteSource, SavedTable
@@ -184,10 +187,13 @@ class BrokerState:
                 self.locks.begin_term()
             if entry.kind is EntryKind.NORMAL:
                 records = self._known.pop(entry.id, None) if self._known else None
-                if records is None:
-                    first_offset = PhysicalOffset(entry.position + ENTRY_HEADER_BYTES)
-                    records = parse_records(entry.body, first_offset)
-                self._fold(entry, records)
+                if not self._fold_whole(entry):
+                    if records is None:
+                        first_offset = PhysicalOffset(entry.position + ENTRY_HEADER_BYTES)
+                        records = parse_records(entry.body, first_offset)
+                    elif records and compiled.is_used:
+                        learn_first(entry.body, records)
+                    self._fold(entry, records)
             if self.pops.discarded:
                 self.pops.let_go()
             self.applied_index = entry.index
@@ -416,6 +422,31 @@ class BrokerState:
         """Return how many records were ever put in a topic, and their size in bytes."""
         return self.queues.put_totals(topic)
 
+    def _fold_whole(self, entry: Entry) -> bool:
+        """Fold an entry by compiled code, if all of its records are usual; return False if nothing was done."""
+        first, before_ms = PhysicalOffset(entry.position + ENTRY_HEADER_BYTES), self.last_store_ms
+        by_key = self.queues.by_key
+        found = compiled.fold_entry(entry.body, first, find_shape, by_key, before_ms)
+        if found is None:
+            return False
+        count, _, _, units, hashes, texts, *halves, row = found
+        store_ms, last = StoreTimeMs(found[1]), PhysicalOffset(found[2])
+        if self.locks.awaits_time:
+            self.locks.resume(store_ms, before_ms)
+        self.key_index.add_units(memoryview(hashes).cast("I"), units, last, store_ms)
+        cells, tags, lows = (memoryview(half).cast("I") for half in halves)
+        hashed = HashedKeys(cells, tags, lows, first)
+        self.recent_sends.add_columns(SendColumns(texts, row, hashed, count, last), store_ms)
+        self._stored_at(entry, before_ms, store_ms)
+        self._count(count, len(entry.body))
+        return True
+
+    def _stored_at(self, entry: Entry, before_ms: StoreTimeMs, latest_ms: StoreTimeMs) -> None:
+        """Note that the latest record was stored at a time, in an entry before which it was another."""
+        self.last_store_ms = latest_ms
+        if latest_ms - before_ms > JUMP_MS and before_ms:
+            self.retention.note_jump(before_ms, latest_ms, entry.position)
+
     def _fold(self, entry: Entry, records: list[ParsedRecord]) -> None:
         """Fold the records of one entry."""
         if not records:
@@ -438,10 +469,9 @@ class BrokerState:
         keys.fill_times(latest_ms)
         self.key_index.add(keys.texts, keys.seeds, keys.offsets, keys.times)
         self.recent_sends.add(*keys.unique(), latest_ms)
-        self.last_store_ms = latest_ms
-        if latest_ms - before_ms > JUMP_MS and before_ms:
-            self.retention.note_jump(before_ms, latest_ms, entry.position)
-        self._count(entry, records)
+        self._stored_at(entry, before_ms, latest_ms)
+        self._check_places(entry, records)
+        self._count(len(records), len(entry.body))
 
     def _fold_in_python(
         self,
@@ -482,8 +512,8 @@ class BrokerState:
                 keys.add_others(more, queue.key_seed, physical_offset)
         return latest_ms
 
-    def _count(self, entry: Entry, records: list[ParsedRecord]) -> None:
-        """Count what was folded, and let units leave memory now and then."""
+    def _check_places(self, entry: Entry, records: list[ParsedRecord]) -> None:
+        """See that the records are those of the whole entry."""
         start, last = records[0][PHYSICAL_OFFSET], records[-1]
         end = last[PHYSICAL_OFFSET] + last[SIZE_BYTES]
         body_start = entry.position + ENTRY_HEADER_BYTES
@@ -491,9 +521,12 @@ class BrokerState:
         assert end == start + len(entry.body), (
             f"entry {entry.index}: records to {end}, a body of {len(entry.body)} bytes from {start}"
         )
-        self.put_count += len(records)
-        self.put_bytes += end - start
-        self._unlooked_records += len(records)
+
+    def _count(self, count: int, size_bytes: int) -> None:
+        """Count records that were folded, and let units leave memory now and then."""
+        self.put_count += count
+        self.put_bytes += size_bytes
+        self._unlooked_records += count
         if self._unlooked_records >= self._limits.spill_interval // SPILL_SHARES:
             limits, came = self._limits, self._unlooked_records
             self._unlooked_records = 0

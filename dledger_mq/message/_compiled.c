@@ -2,8 +2,8 @@
  *
  * Each of its functions is a faster way to what Python code beside its call does already, and leaves to that code whatever
  * is not usual, and whatever is wrong: it decides, and finds the words. So nothing is refused here, and there is one
- * place for each refusal. _sends.c has what leaders do, _bursts.c what for sends that come together, _fold.c what every
- * replica does, _pulls.c what pulls do, _filters.c what those by properties do, _compiled.h what they share.
+ * place for each refusal. _sends.c has what leaders do, _bursts.c what for sends that come together, _fold.c and _chains.c
+ * what every replica does, _pulls.c what pulls do, _filters.c what those by properties do, _compiled.h what they share.
  */
 #include "_compiled.h"
 
@@ -11,9 +11,13 @@ PyDoc_STRVAR(see, "See compiled.py.");
 
 static PyMethodDef functions[] = {
     {"read_batch", read_batch, METH_VARARGS, see},
+    {"batch_keys", batch_keys, METH_VARARGS, see},
+    {"batch_records", batch_records, METH_VARARGS, see},
+    {"place_records", place_records, METH_VARARGS, see},
     {"encode_records", encode_records, METH_VARARGS, see},
     {"parse_records", parse_records, METH_VARARGS, see},
     {"fold_usual", fold_usual, METH_VARARGS, see},
+    {"fold_entry", fold_entry, METH_VARARGS, see},
     {"chain", chain, METH_VARARGS, see},
     {"chained_keys", chained_keys, METH_VARARGS, see},
     {"asked_values", asked_values, METH_VARARGS, see},
@@ -27,6 +31,7 @@ static PyMethodDef functions[] = {
 static int set_up(PyObject *module)
 {
     struct names *names = PyModule_GetState(module);
+    set_up_crc32c();
     names->key = PyUnicode_InternFromString("key");
     names->topic_field = PyUnicode_InternFromString("topic_field");
     names->next_offset = PyUnicode_InternFromString("next_offset");

@@ -16,7 +16,8 @@
 enum {
     RECORD_HEAD_BYTES = 88,    /* of a V1 record with IPv4 hosts, up to its body */
     RECORD_BYTES_MIN = 91,     /* and the lengths of its topic and properties */
-    UNIT_BYTES = 20            /* of a consume queue: physical offset, size of the record, tag hash */
+    UNIT_BYTES = 20,           /* of a consume queue: physical offset, size of the record, tag hash */
+    NUMBER_BYTES = 4           /* of columns of numbers, in this machine's order */
 };
 
 #define RECORD_MAGIC ((int32_t)-626843481)
@@ -29,7 +30,7 @@ enum {
 struct names {
     PyObject *key, *topic_field, *next_offset;                   /* of a QueueEnd */
     PyObject *tail, *max_offset, *put_bytes, *key_seed, *special; /* of a ConsumeQueue */
-    PyObject *tags, *before;                                      /* of a SealedTable */
+    PyObject *tags, *before;                                      /* of a ChainedTable */
     PyObject *serialize_type, *header, *body;                     /* of a Frame */
 };
 
@@ -172,15 +173,21 @@ static inline PyObject *concluded(enum outcome outcome, PyObject *result)
     Py_RETURN_NONE;
 }
 
+void set_up_crc32c(void);
+
 /* The functions; see compiled.py. */
 
 PyObject *read_batch(PyObject *module, PyObject *arguments);
+PyObject *batch_keys(PyObject *module, PyObject *arguments);
+PyObject *batch_records(PyObject *module, PyObject *arguments);
+PyObject *place_records(PyObject *module, PyObject *arguments);
 PyObject *encode_records(PyObject *module, PyObject *arguments);
 PyObject *cut_frames(PyObject *module, PyObject *arguments);
 PyObject *read_sends(PyObject *module, PyObject *arguments);
 PyObject *join_answers(PyObject *module, PyObject *arguments);
 PyObject *parse_records(PyObject *module, PyObject *arguments);
 PyObject *fold_usual(PyObject *module, PyObject *arguments);
+PyObject *fold_entry(PyObject *module, PyObject *arguments);
 PyObject *chain(PyObject *module, PyObject *arguments);
 PyObject *chained_keys(PyObject *module, PyObject *arguments);
 PyObject *asked_values(PyObject *module, PyObject *arguments);

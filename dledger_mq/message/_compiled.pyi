@@ -1,21 +1,29 @@
 from dledger_mq.message.compiled import (
     AskedValues,
+    BatchKeys,
+    BatchRecords,
     Chain,
     ChainedKeys,
     ChooseRuns,
     CutFrames,
     EncodeRecords,
+    FoldEntry,
     FoldUsual,
     JoinAnswers,
     ParseRecords,
+    PlaceRecords,
     ReadBatch,
     ReadSends,
 )
 
 read_batch: ReadBatch
+batch_keys: BatchKeys
+batch_records: BatchRecords
+place_records: PlaceRecords
 encode_records: EncodeRecords
 parse_records: ParseRecords
 fold_usual: FoldUsual
+fold_entry: FoldEntry
 chain: Chain
 chained_keys: ChainedKeys
 asked_values: AskedValues

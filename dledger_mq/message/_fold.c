@@ -2,8 +2,7 @@
  *
  *     parse_records  an entry's body as the fold's view of its records   (broker/store/parse.py)
  *     fold_usual     records into the consume queues and columns of keys (broker/store/state.py)
- *     chain          numbered keys into chains, by their hashes          (broker/store/key_index.py, sealed_sends.py)
- *     chained_keys   which of some keys stand in such a chain            (broker/store/sealed_sends.py)
+ *     fold_entry     both at once, if all is usual: no object for a record (broker/store/state.py)
  *
  * An entry's bytes are what a leader wrote and a CRC32C covers. They are read as if they were hostile all the same: each
  * number is compared with what is left before anything is read by it.
@@ -12,8 +11,7 @@
 
 enum {
     QUEUE_ID_AT = 12, QUEUE_OFFSET_AT = 20, PHYSICAL_OFFSET_AT = 28, SYS_FLAG_AT = 36, STORE_MS_AT = 56,
-    BODY_LENGTH_AT = 84,
-    NUMBER_BYTES = 4
+    BODY_LENGTH_AT = 84
 };
 
 /* parse_records. */
@@ -203,6 +201,15 @@ static enum outcome parse_all(struct parsing *parsing, struct text left, int64_t
     return DONE;
 }
 
+static void leave_parsing(struct parsing *parsing)
+{
+    for (int place = 0; place < SHAPES; place++)
+        Py_XDECREF(parsing->shapes[place].object);
+    for (int place = 0; place < QUEUE_KEYS; place++)
+        Py_XDECREF(parsing->queue_keys[place].object);
+    Py_XDECREF(parsing->store_ms_object);
+}
+
 PyObject *parse_records(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     PyObject *body;
@@ -215,11 +222,7 @@ PyObject *parse_records(PyObject *Py_UNUSED(module), PyObject *arguments)
         Py_RETURN_NONE;
     PyObject *records = PyList_New(0);
     enum outcome outcome = records == NULL ? FAILED : parse_all(&parsing, left, first_offset, records);
-    for (int place = 0; place < SHAPES; place++)
-        Py_XDECREF(parsing.shapes[place].object);
-    for (int place = 0; place < QUEUE_KEYS; place++)
-        Py_XDECREF(parsing.queue_keys[place].object);
-    Py_XDECREF(parsing.store_ms_object);
+    leave_parsing(&parsing);
     return concluded(outcome, records);
 }
 
@@ -435,177 +438,390 @@ PyObject *fold_usual(PyObject *module, PyObject *arguments)
     return outcome == FAILED ? NULL : PyLong_FromSsize_t(place);
 }
 
-/* chain. */
+/* fold_entry. */
 
-/* Make each number the newest of its chain; `before` gets the one before it. */
-static enum outcome fill_chains(const Py_buffer *cells, PyObject *hashes, uint32_t number, char *before)
-{
-    size_t cell_count = (size_t)cells->len / NUMBER_BYTES;
-    if (cell_count == 0 || cell_count & (cell_count - 1) || (size_t)cells->len % NUMBER_BYTES)
-        return DECLINED;
-    Py_ssize_t count = PyTuple_Size(hashes);
-    for (Py_ssize_t place = 0; place < count; place++, number++, before += NUMBER_BYTES) {
-        unsigned long hashed = PyLong_AsUnsignedLongMask(PyTuple_GetItem(hashes, place));
-        char *cell = (char *)cells->buf + (hashed & (cell_count - 1)) * NUMBER_BYTES;
-        memcpy(before, cell, NUMBER_BYTES);
-        memcpy(cell, &number, NUMBER_BYTES);
-    }
-    return DONE;
-}
+enum { ENTRY_QUEUES = 256, ENTRY_SLOTS = 1024, RECORDS_AT_FIRST = 64, KEY_BYTES_MAX = 128 };
 
-static enum outcome are_numbers(PyObject *tuple)
-{
-    for (Py_ssize_t place = 0; place < PyTuple_Size(tuple); place++)
-        if (!PyLong_Check(PyTuple_GetItem(tuple, place)))
-            return DECLINED;
-    return DONE;
-}
-
-PyObject *chain(PyObject *Py_UNUSED(module), PyObject *arguments)
-{
-    PyObject *cells, *list, *result = NULL;
-    long long first;
-    Py_buffer view;
-    if (!PyArg_ParseTuple(arguments, "OLO!", &cells, &first, &PyList_Type, &list))
-        return NULL;
-    PyObject *hashes = PyList_AsTuple(list);
-    if (hashes == NULL)
-        return NULL;
-    Py_ssize_t count = PyTuple_Size(hashes);
-    enum outcome outcome = first < 0 || first > UINT32_MAX - count ? DECLINED : are_numbers(hashes);
-    if (outcome == DONE) {
-        result = PyBytes_FromStringAndSize(NULL, count * NUMBER_BYTES);
-        outcome = result != NULL && PyObject_GetBuffer(cells, &view, PyBUF_WRITABLE) == 0 ? DONE : FAILED;
-    }
-    if (outcome == DONE) {
-        outcome = fill_chains(&view, hashes, (uint32_t)first, PyBytes_AsString(result));
-        PyBuffer_Release(&view);
-    }
-    Py_DECREF(hashes);
-    return concluded(outcome, result);
-}
-
-/* chained_keys. */
-
-/* Chains of keys that are held in tables; all objects are borrowed. */
-struct chains {
-    const struct names *names;
-    const char *cells;
-    size_t cell_count;
-    int64_t first, count, numbers; /* of the oldest key, of all, and what numbers are taken modulo */
-    PyObject *tables;
-    int64_t table_keys, steps_max;
+/* A record of an entry, as far as it is needed once the whole entry was found to be usual. */
+struct plain {
+    const char *key;            /* in the body */
+    int32_t key_bytes, size;
+    int64_t physical_offset, tag_hash;
+    int queue;                  /* its place among those of the entry */
 };
 
-/* Read a number of a table's column. */
-static enum outcome number_in(PyObject *table, PyObject *name, int64_t place, uint32_t *number)
-{
-    Py_buffer view;
-    PyObject *column = PyObject_GetAttr(table, name);
-    int result = column == NULL ? -1 : PyObject_GetBuffer(column, &view, PyBUF_SIMPLE);
-    Py_XDECREF(column);
-    if (result < 0)
-        return FAILED;
-    bool is_there = place < view.len / NUMBER_BYTES;
-    if (is_there)
-        memcpy(number, (const char *)view.buf + place * NUMBER_BYTES, NUMBER_BYTES);
-    PyBuffer_Release(&view);
-    return is_there ? DONE : DECLINED;
-}
+/* A queue of an entry. */
+struct entry_queue {
+    PyObject *topic, *object, *tail; /* owned */
+    struct text topic_text;
+    int32_t id;
+    int64_t max_offset, put_bytes, count;
+    uint32_t key_seed;
+    char *unit_at;              /* where its next unit is written */
+};
 
-/* Look at one key of a chain: has it that tag, and if not, what number has the key before it? */
-static enum outcome look_at(const struct chains *chains, int64_t at, uint32_t tag, bool *is_it, uint32_t *before)
+struct entry {
+    const struct names *names;
+    PyObject *by_key;
+    struct parsing parsing;
+    int64_t store_ms, texts_bytes;
+    struct plain *records;
+    Py_ssize_t count, room;
+    struct entry_queue queues[ENTRY_QUEUES];
+    int queue_count;
+    int16_t slots[ENTRY_SLOTS]; /* 0 for none, else a queue's place and 1 */
+};
+
+/* Take a queue in, of which nothing is changed yet. */
+static enum outcome add_queue(struct entry *entry, const struct known *known, int32_t id)
 {
-    uint32_t found;
-    PyObject *table = PySequence_GetItem(chains->tables, (Py_ssize_t)(at / chains->table_keys));
-    if (table == NULL)
+    int64_t seed;
+    if (entry->queue_count == ENTRY_QUEUES)
+        return DECLINED;
+    struct entry_queue *queue = &entry->queues[entry->queue_count++];
+    Py_INCREF(known->topic);
+    *queue = (struct entry_queue){.topic = known->topic, .topic_text = known->topic_text, .id = id};
+    PyObject *number = PyLong_FromLong(id);
+    PyObject *key = number == NULL ? NULL : PyTuple_Pack(2, known->topic, number);
+    Py_XDECREF(number);
+    if (key == NULL)
         return FAILED;
-    int64_t place = at % chains->table_keys;
-    enum outcome outcome = number_in(table, chains->names->tags, place, &found);
-    *is_it = outcome == DONE && found == tag;
-    if (outcome == DONE && !*is_it)
-        outcome = number_in(table, chains->names->before, place, before);
-    Py_DECREF(table);
+    PyObject *object = PyDict_GetItemWithError(entry->by_key, key);
+    Py_DECREF(key);
+    if (object == NULL)
+        return PyErr_Occurred() ? FAILED : DECLINED;
+    Py_INCREF(object);
+    queue->object = object;
+    PyObject *special = PyObject_GetAttr(object, entry->names->special);
+    if (special == NULL)
+        return FAILED;
+    Py_DECREF(special);
+    if (special != Py_False)
+        return DECLINED;
+    queue->tail = PyObject_GetAttr(object, entry->names->tail);
+    if (queue->tail == NULL)
+        return FAILED;
+    if (!PyByteArray_CheckExact(queue->tail))
+        return DECLINED;
+    enum outcome outcome = number_attribute(object, entry->names->max_offset, &queue->max_offset);
+    if (outcome == DONE)
+        outcome = number_attribute(object, entry->names->put_bytes, &queue->put_bytes);
+    if (outcome == DONE)
+        outcome = number_attribute(object, entry->names->key_seed, &seed);
+    if (outcome == DONE)
+        queue->key_seed = (uint32_t)seed;
     return outcome;
 }
 
-/* Say whether a key with that hash may be held. */
-static enum outcome may_be_held(const struct chains *chains, uint64_t hash, bool *answer)
+/* Find the queue of a record, or take it in. */
+static enum outcome queue_of(struct entry *entry, const struct known *known, int32_t id, int *found)
 {
-    uint32_t number, tag = (uint32_t)(hash >> 32);
-    int64_t end = chains->count;
-    memcpy(&number, chains->cells + (hash & (chains->cell_count - 1)) * NUMBER_BYTES, NUMBER_BYTES);
-    *answer = true;
-    for (int64_t step = 0; step < chains->steps_max; step++) {
-        int64_t at = (number % chains->numbers + chains->numbers - chains->first) % chains->numbers;
-        *answer = at < end;
-        if (!*answer)
-            return DONE;
-        bool is_it;
-        enum outcome outcome = look_at(chains, at, tag, &is_it, &number);
-        if (outcome != DONE || is_it)
+    uint32_t slot = (uint32_t)id * 31 + (uint32_t)known->topic_text.size;
+    for (;; slot++) {
+        int16_t *held = &entry->slots[slot % ENTRY_SLOTS];
+        if (*held == 0) {
+            *found = entry->queue_count;
+            enum outcome outcome = add_queue(entry, known, id);
+            *held = (int16_t)entry->queue_count;
             return outcome;
-        end = at;
+        }
+        const struct entry_queue *queue = &entry->queues[*held - 1];
+        if (queue->id == id && is_equal(queue->topic_text, known->topic_text)) {
+            *found = *held - 1;
+            return DONE;
+        }
     }
-    return DONE;
 }
 
-static enum outcome find_keys(const struct chains *chains, PyObject *keys, PyObject *found)
+static enum outcome add_plain(struct entry *entry, const struct head *head, const struct known *known)
 {
-    Py_ssize_t count = PyTuple_Size(keys);
-    for (Py_ssize_t place = 0; place < count; place++) {
-        bool is_likely;
-        PyObject *key = PyTuple_GetItem(keys, place);
-        if (!PyBytes_CheckExact(key))
-            return DECLINED;
-        Py_hash_t hash = PyObject_Hash(key);
-        if (hash == -1)
-            return FAILED;
-        enum outcome outcome = may_be_held(chains, (uint64_t)(int64_t)hash, &is_likely);
+    int place = 0;
+    const struct plain *last = entry->count ? &entry->records[entry->count - 1] : NULL;
+    if (head->key.size != known->key_bytes || head->key.size > KEY_BYTES_MAX || known->keys != Py_None)
+        return DECLINED;
+    if (last != NULL && entry->queues[last->queue].topic == known->topic &&
+        entry->queues[last->queue].id == head->queue_id) {
+        place = last->queue;
+    } else {
+        enum outcome outcome = queue_of(entry, known, head->queue_id, &place);
         if (outcome != DONE)
             return outcome;
-        if (is_likely && PyList_Append(found, key) < 0)
+    }
+    struct entry_queue *queue = &entry->queues[place];
+    if (head->queue_offset != queue->max_offset + queue->count || queue->put_bytes > INT64_MAX - head->size)
+        return DECLINED;
+    if (entry->count == entry->room) {
+        Py_ssize_t room = entry->room ? 2 * entry->room : RECORDS_AT_FIRST;
+        struct plain *records = PyMem_Realloc(entry->records, (size_t)room * sizeof *records);
+        if (records == NULL) {
+            PyErr_NoMemory();
+            return FAILED;
+        }
+        entry->records = records;
+        entry->room = room;
+    }
+    int64_t tag_hash;
+    enum outcome outcome = number_of(known->tag_hash, INT64_MIN, INT64_MAX, &tag_hash);
+    if (outcome != DONE)
+        return outcome;
+    entry->records[entry->count++] = (struct plain){
+        head->key.start, (int32_t)head->key.size, head->size, head->physical_offset, tag_hash, place};
+    entry->texts_bytes += head->key.size;
+    queue->count++;
+    queue->put_bytes += head->size;
+    return DONE;
+}
+
+/* Read all records, and see that all of them are usual. Nothing is changed. */
+static enum outcome read_entry(struct entry *entry, struct text left, int64_t physical_offset)
+{
+    struct head head;
+    struct known *known;
+    if (left.size == 0)
+        return DECLINED;
+    int64_t begun_ms = entry->store_ms;
+    while (left.size > 0) {
+        if (cut_record(&left, &head) != DONE || head.physical_offset != physical_offset)
+            return DECLINED;
+        if (entry->count == 0)
+            entry->store_ms = head.store_ms;
+        if (head.store_ms != entry->store_ms || head.store_ms < begun_ms)
+            return DECLINED;
+        enum outcome outcome = find_shape(&entry->parsing, &head, &known);
+        if (outcome == DONE)
+            outcome = add_plain(entry, &head, known);
+        if (outcome != DONE)
+            return outcome;
+        if (head.size > INT64_MAX - physical_offset)
+            return DECLINED;
+        physical_offset += head.size;
+    }
+    return DONE;
+}
+
+/* Numbers and texts as msgpack has them, in the fewest bytes. */
+
+static char *pack_count(char *at, uint64_t count, const unsigned char marks[3])
+{
+    if (count <= 0xFF && marks[0]) {
+        *at++ = (char)marks[0];
+        return write_big_endian(at, count, 1);
+    }
+    bool is_short = count <= 0xFFFF;
+    *at++ = (char)marks[is_short ? 1 : 2];
+    return write_big_endian(at, count, is_short ? 2 : 4);
+}
+
+static char *pack_array(char *at, Py_ssize_t count)
+{
+    static const unsigned char marks[3] = {0, 0xDC, 0xDD};
+    if (count > 15)
+        return pack_count(at, (uint64_t)count, marks);
+    *at = (char)(0x90 | count);
+    return at + 1;
+}
+
+static char *pack_text(char *at, struct text text)
+{
+    static const unsigned char marks[3] = {0xC4, 0xC5, 0xC6};
+    return write_text(pack_count(at, (uint64_t)text.size, marks), text);
+}
+
+static char *pack_number(char *at, int64_t number)
+{
+    static const unsigned char marks[3] = {0xCC, 0xCD, 0xCE};
+    if (number <= 0x7F) {
+        *at = (char)number;
+        return at + 1;
+    }
+    if (number <= UINT32_MAX)
+        return pack_count(at, (uint64_t)number, marks);
+    *at++ = (char)0xCF;
+    return write_int64(at, number);
+}
+
+enum { NUMBER_PACKED_MAX = 9, TEXT_HEAD_MAX = 5, ARRAY_HEAD_MAX = 5 };
+
+/* Store time, keys and places, as a snapshot has them; NULL: there is no memory. */
+static PyObject *packed_row(const struct entry *entry)
+{
+    Py_ssize_t most = 1 + NUMBER_PACKED_MAX + 2 * ARRAY_HEAD_MAX + entry->texts_bytes +
+                      entry->count * (TEXT_HEAD_MAX + NUMBER_PACKED_MAX);
+    char *row = PyMem_Malloc((size_t)most);
+    if (row == NULL)
+        return PyErr_NoMemory();
+    char *at = pack_array(row, 3);
+    at = pack_array(pack_number(at, entry->store_ms), entry->count);
+    for (Py_ssize_t place = 0; place < entry->count; place++)
+        at = pack_text(at, (struct text){entry->records[place].key, entry->records[place].key_bytes});
+    at = pack_array(at, entry->count);
+    for (Py_ssize_t place = 0; place < entry->count; place++)
+        at = pack_number(at, entry->records[place].physical_offset);
+    PyObject *packed = PyBytes_FromStringAndSize(row, at - row);
+    PyMem_Free(row);
+    return packed;
+}
+
+/* CRC32C, a table of what each byte makes of it. */
+
+#define CRC32C_POLYNOMIAL 0x82F63B78u /* reversed */
+
+static uint32_t crc32c_steps[4][256];
+
+void set_up_crc32c(void)
+{
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t crc = byte;
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc >> 1 ^ (crc & 1 ? CRC32C_POLYNOMIAL : 0);
+        crc32c_steps[0][byte] = crc;
+    }
+    for (int behind = 1; behind < 4; behind++)
+        for (uint32_t byte = 0; byte < 256; byte++) {
+            uint32_t crc = crc32c_steps[behind - 1][byte];
+            crc32c_steps[behind][byte] = crc >> 8 ^ crc32c_steps[0][crc & 0xFF];
+        }
+}
+
+static uint32_t crc32c_of(struct text text, uint32_t crc)
+{
+    const unsigned char *at = (const unsigned char *)text.start, *end = at + text.size;
+    crc = ~crc;
+    for (; end - at >= 4; at += 4) {
+        crc ^= (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+        crc = crc32c_steps[3][crc & 0xFF] ^ crc32c_steps[2][crc >> 8 & 0xFF] ^ crc32c_steps[1][crc >> 16 & 0xFF] ^
+              crc32c_steps[0][crc >> 24];
+    }
+    for (; at < end; at++)
+        crc = crc >> 8 ^ crc32c_steps[0][(crc ^ *at) & 0xFF];
+    return ~crc;
+}
+
+/* What is told of an entry, in columns; see compiled.py. */
+enum { UNITS, HASHES, TEXTS, CELLS, TAGS, LOWS, ROW, ENTRY_COLUMNS };
+
+static char *put_number(char *at, uint32_t number)
+{
+    memcpy(at, &number, NUMBER_BYTES);
+    return at + NUMBER_BYTES;
+}
+
+/* Python's own hash of some bytes. */
+static enum outcome hash_of(struct text text, uint64_t *hash)
+{
+    PyObject *object = PyBytes_FromStringAndSize(text.start, text.size);
+    if (object == NULL)
+        return FAILED;
+    Py_hash_t found = PyObject_Hash(object);
+    Py_DECREF(object);
+    *hash = (uint64_t)(int64_t)found;
+    return DONE;
+}
+
+/* Fill the columns of keys. */
+static enum outcome fill_columns(const struct entry *entry, PyObject **columns)
+{
+    char *at[ENTRY_COLUMNS];
+    for (int column = 0; column < ROW; column++)
+        at[column] = PyBytes_AsString(columns[column]);
+    for (Py_ssize_t place = 0; place < entry->count; place++) {
+        const struct plain *record = &entry->records[place];
+        struct text key = {record->key, record->key_bytes};
+        uint64_t hash;
+        if (hash_of(key, &hash) != DONE)
+            return FAILED;
+        uint32_t crc = crc32c_of(key, entry->queues[record->queue].key_seed);
+        at[UNITS] = write_int32(at[UNITS], crc);
+        at[UNITS] = write_int64(at[UNITS], record->physical_offset);
+        at[UNITS] = write_int64(at[UNITS], entry->store_ms);
+        at[HASHES] = put_number(at[HASHES], crc);
+        at[TEXTS] = write_text(at[TEXTS], key);
+        at[CELLS] = put_number(at[CELLS], (uint32_t)hash);
+        at[TAGS] = put_number(at[TAGS], (uint32_t)(hash >> 32));
+        at[LOWS] = put_number(at[LOWS], (uint32_t)record->physical_offset);
+    }
+    return DONE;
+}
+
+static enum outcome make_columns(const struct entry *entry, PyObject **columns)
+{
+    const Py_ssize_t sizes[ROW] = {entry->count * UNIT_BYTES,   entry->count * NUMBER_BYTES, entry->texts_bytes,
+                                   entry->count * NUMBER_BYTES, entry->count * NUMBER_BYTES, entry->count * NUMBER_BYTES};
+    for (int column = 0; column < ROW; column++)
+        if ((columns[column] = PyBytes_FromStringAndSize(NULL, sizes[column])) == NULL)
+            return FAILED;
+    columns[ROW] = packed_row(entry);
+    return columns[ROW] == NULL ? FAILED : fill_columns(entry, columns);
+}
+
+/* Append the units of all records to their queues. */
+static enum outcome add_units(struct entry *entry)
+{
+    for (int place = 0; place < entry->queue_count; place++) {
+        struct entry_queue *queue = &entry->queues[place];
+        Py_ssize_t size = PyByteArray_Size(queue->tail);
+        if (PyByteArray_Resize(queue->tail, size + queue->count * UNIT_BYTES) < 0)
+            return FAILED;
+        queue->unit_at = PyByteArray_AsString(queue->tail) + size;
+    }
+    for (Py_ssize_t place = 0; place < entry->count; place++) {
+        const struct plain *record = &entry->records[place];
+        struct entry_queue *queue = &entry->queues[record->queue];
+        char *at = write_int64(queue->unit_at, record->physical_offset);
+        at = write_int32(at, record->size);
+        queue->unit_at = write_int64(at, record->tag_hash);
+    }
+    for (int place = 0; place < entry->queue_count; place++) {
+        struct entry_queue *queue = &entry->queues[place];
+        if (set_number(queue->object, entry->names->max_offset, queue->max_offset + queue->count) != DONE ||
+            set_number(queue->object, entry->names->put_bytes, queue->put_bytes) != DONE)
             return FAILED;
     }
     return DONE;
 }
 
-static bool are_usual(const struct chains *chains)
+static void leave_entry(struct entry *entry)
 {
-    return chains->cell_count && !(chains->cell_count & (chains->cell_count - 1)) && chains->numbers > 0 &&
-           chains->numbers <= (int64_t)1 << 32 && chains->first >= 0 && chains->first < chains->numbers &&
-           chains->table_keys > 0;
+    for (int place = 0; place < entry->queue_count; place++) {
+        Py_XDECREF(entry->queues[place].topic);
+        Py_XDECREF(entry->queues[place].object);
+        Py_XDECREF(entry->queues[place].tail);
+    }
+    leave_parsing(&entry->parsing);
+    PyMem_Free(entry->records);
+    PyMem_Free(entry);
 }
 
-PyObject *chained_keys(PyObject *module, PyObject *arguments)
+PyObject *fold_entry(PyObject *module, PyObject *arguments)
 {
-    PyObject *list, *cells, *result = NULL;
-    long long first, count, numbers, table_keys, steps_max;
-    Py_buffer view;
-    struct chains chains = {.names = PyModule_GetState(module)};
-    if (!PyArg_ParseTuple(arguments, "O!OLLLOLL", &PyList_Type, &list, &cells, &first, &count, &numbers, &chains.tables,
-                          &table_keys, &steps_max))
+    PyObject *body, *find_shape, *by_key, *result = NULL, *columns[ENTRY_COLUMNS] = {NULL};
+    long long first_offset, latest_ms;
+    struct text left;
+    if (!PyArg_ParseTuple(arguments, "OLOO!L", &body, &first_offset, &find_shape, &PyDict_Type, &by_key, &latest_ms))
         return NULL;
-    PyObject *keys = PyList_AsTuple(list);
-    if (keys == NULL)
-        return NULL;
-    if (PyObject_GetBuffer(cells, &view, PyBUF_SIMPLE) < 0) {
-        Py_DECREF(keys);
-        return NULL;
-    }
-    chains.cells = view.buf;
-    chains.cell_count = (size_t)view.len % NUMBER_BYTES ? 0 : (size_t)view.len / NUMBER_BYTES;
-    chains.first = first;
-    chains.count = count;
-    chains.numbers = numbers;
-    chains.table_keys = table_keys;
-    chains.steps_max = steps_max;
-    enum outcome outcome = are_usual(&chains) ? DONE : DECLINED;
+    if (bytes_of(body, &left) != DONE || latest_ms < 0 || first_offset < 0)
+        Py_RETURN_NONE;
+    struct entry *entry = PyMem_Calloc(1, sizeof *entry);
+    if (entry == NULL)
+        return PyErr_NoMemory();
+    entry->names = PyModule_GetState(module);
+    entry->by_key = by_key;
+    entry->parsing.find_shape = find_shape;
+    entry->store_ms = latest_ms;
+    enum outcome outcome = read_entry(entry, left, first_offset);
+    if (outcome == DONE)
+        outcome = make_columns(entry, columns);
+    if (outcome == DONE)
+        outcome = add_units(entry);
     if (outcome == DONE) {
-        result = PyList_New(0);
-        outcome = result == NULL ? FAILED : find_keys(&chains, keys, result);
+        long long last = entry->records[entry->count - 1].physical_offset;
+        result = Py_BuildValue("nLLOOOOOOO", entry->count, (long long)entry->store_ms, last, columns[UNITS],
+                               columns[HASHES], columns[TEXTS], columns[CELLS], columns[TAGS], columns[LOWS],
+                               columns[ROW]);
+        outcome = result == NULL ? FAILED : DONE;
     }
-    PyBuffer_Release(&view);
-    Py_DECREF(keys);
+    for (int column = 0; column < ENTRY_COLUMNS; column++)
+        Py_XDECREF(columns[column]);
+    leave_entry(entry);
     return concluded(outcome, result);
 }

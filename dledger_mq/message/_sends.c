@@ -1,9 +1,12 @@
 /* What a leader does for each message that is sent, with nothing but its bytes.
  *
- *     read_batch      the items of a batch whose properties are plain   (broker/service/send.py)
- *     encode_records  staged messages as the records of an entry        (broker/store/entry_bodies.py)
+ *     read_batch      the items of a batch whose properties are plain         (broker/service/shapes.py)
+ *     batch_keys      their unique keys alone                                 (broker/service/shapes.py)
+ *     batch_records   these items as records, but for their places and time   (broker/store/entry_bodies.py)
+ *     place_records   such records as those of an entry                       (broker/store/entry_bodies.py)
+ *     encode_records  staged messages as the records of an entry              (broker/store/entry_bodies.py)
  *
- * Both return None for whatever is not usual, and for whatever is wrong, and have changed nothing then.
+ * All return None for whatever is not usual, and for whatever is wrong, and have changed nothing then.
  *
  * The bytes of a batch come from a client and are hostile. Each number in them is compared with what is left before
  * anything is read by it; lengths are compared by subtraction from what is left, so that no sum overflows. What is
@@ -136,6 +139,19 @@ static enum outcome add_item(PyObject **columns, const struct item *item, const 
     return outcome;
 }
 
+/* Cut the next item off, find its key, and have its shape at hand. */
+static enum outcome next_item(struct text *left, PyObject *shape_of, struct shape *shape, struct item *item, struct cut *cut)
+{
+    if (cut_item(left, item) != DONE || cut_key(item->properties, cut) != DONE)
+        return DECLINED;
+    if (shape->object == NULL || !is_equal(cut->before, shape->before) || !is_equal(cut->rest, shape->rest)) {
+        enum outcome outcome = ask_shape(shape_of, cut, shape);
+        if (outcome != DONE)
+            return outcome;
+    }
+    return cut->key.size > PROPERTIES_BYTES_MAX - shape->beginning.size - shape->ending.size ? DECLINED : DONE;
+}
+
 static enum outcome read_items(struct text left, Py_ssize_t items_max, PyObject *shape_of, struct shape *shape,
                                PyObject **columns)
 {
@@ -144,15 +160,11 @@ static enum outcome read_items(struct text left, Py_ssize_t items_max, PyObject 
     if (left.size == 0)
         return DECLINED;
     for (Py_ssize_t count = 0; left.size > 0; count++) {
-        if (count == items_max || cut_item(&left, &item) != DONE || cut_key(item.properties, &cut) != DONE)
+        if (count == items_max)
             return DECLINED;
-        if (shape->object == NULL || !is_equal(cut.before, shape->before) || !is_equal(cut.rest, shape->rest)) {
-            enum outcome outcome = ask_shape(shape_of, &cut, shape);
-            if (outcome != DONE)
-                return outcome;
-        }
-        if (cut.key.size > PROPERTIES_BYTES_MAX - shape->beginning.size - shape->ending.size)
-            return DECLINED;
+        enum outcome outcome = next_item(&left, shape_of, shape, &item, &cut);
+        if (outcome != DONE)
+            return outcome;
         if (add_item(columns, &item, shape, cut.key) != DONE)
             return FAILED;
     }
@@ -180,6 +192,45 @@ PyObject *read_batch(PyObject *Py_UNUSED(module), PyObject *arguments)
         outcome = read_items(left, items_max, shape_of, &shape, columns);
     Py_XDECREF(shape.object);
     return concluded(outcome, result);
+}
+
+/* batch_keys. */
+
+static enum outcome find_keys(struct text left, Py_ssize_t items_max, PyObject *shape_of, struct shape *shape,
+                              PyObject *keys)
+{
+    struct item item;
+    struct cut cut;
+    if (left.size == 0)
+        return DECLINED;
+    for (Py_ssize_t count = 0; left.size > 0; count++) {
+        if (count == items_max)
+            return DECLINED;
+        enum outcome outcome = next_item(&left, shape_of, shape, &item, &cut);
+        if (outcome == DONE && shape->keys != Py_None)
+            outcome = DECLINED;
+        if (outcome != DONE)
+            return outcome;
+        if (append_new(keys, PyBytes_FromStringAndSize(cut.key.start, cut.key.size)) != DONE)
+            return FAILED;
+    }
+    return DONE;
+}
+
+PyObject *batch_keys(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    PyObject *data, *shape_of;
+    Py_ssize_t items_max;
+    struct text left;
+    struct shape shape = {0};
+    if (!PyArg_ParseTuple(arguments, "SnO", &data, &items_max, &shape_of))
+        return NULL;
+    if (bytes_of(data, &left) != DONE)
+        Py_RETURN_NONE;
+    PyObject *keys = PyList_New(0);
+    enum outcome outcome = keys == NULL ? FAILED : find_keys(left, items_max, shape_of, &shape, keys);
+    Py_XDECREF(shape.object);
+    return concluded(outcome, keys);
 }
 
 /* encode_records. */
@@ -484,5 +535,233 @@ PyObject *encode_records(PyObject *module, PyObject *arguments)
     Py_XDECREF(body);
     Py_XDECREF(records);
     Py_DECREF(messages);
+    return concluded(outcome, result);
+}
+
+/* batch_records. */
+
+/* What all records of a batch share. */
+struct batch {
+    PyObject *crc32;
+    struct text topic_field, born_host, store_host;
+    int64_t queue_id, sys_flag, born_ms;
+};
+
+/* The CRC of an item's body; `crc32` sees the bytes where they are. */
+static enum outcome item_crc(const struct batch *batch, struct text body, int64_t *crc)
+{
+    PyObject *view = PyMemoryView_FromMemory((char *)body.start, body.size, PyBUF_READ);
+    if (view == NULL)
+        return FAILED;
+    PyObject *found = PyObject_CallFunctionObjArgs(batch->crc32, view, NULL);
+    Py_DECREF(view);
+    if (found == NULL)
+        return FAILED;
+    unsigned long long value = PyLong_AsUnsignedLongLongMask(found);
+    Py_DECREF(found);
+    if (value == (unsigned long long)-1 && PyErr_Occurred())
+        return FAILED;
+    *crc = (int64_t)(value & 0x7FFFFFFF);
+    return DONE;
+}
+
+/* Write an item as a record without places and store time. */
+static char *write_item(char *at, const struct batch *batch, const struct item *item, const struct shape *shape,
+                        struct text key, int64_t size, int64_t crc)
+{
+    at = write_int32(at, size);
+    at = write_int32(at, RECORD_MAGIC);
+    at = write_int32(at, crc);
+    at = write_int32(at, batch->queue_id);
+    at = write_int32(at, item->flag);
+    at = write_int64(write_int64(at, 0), 0);
+    at = write_int32(at, batch->sys_flag);
+    at = write_int64(at, batch->born_ms);
+    at = write_text(at, batch->born_host);
+    at = write_int64(at, 0);
+    at = write_text(at, batch->store_host);
+    at = write_int64(write_int32(at, 0), 0);
+    at = write_int32(at, item->body.size);
+    at = write_text(at, item->body);
+    at = write_text(at, batch->topic_field);
+    Py_ssize_t properties_bytes = shape->beginning.size + key.size + shape->ending.size;
+    at = write_big_endian(at, (uint64_t)properties_bytes, PROPERTIES_LENGTH_BYTES);
+    return write_text(write_text(write_text(at, shape->beginning), key), shape->ending);
+}
+
+/* The size of an item's record; it is no larger than the item itself, what the broker adds, and the topic. */
+static int64_t record_size(const struct batch *batch, const struct item *item, const struct shape *shape, struct text key)
+{
+    return (int64_t)RECORD_HEAD_BYTES + item->body.size + batch->topic_field.size + PROPERTIES_LENGTH_BYTES +
+           shape->beginning.size + key.size + shape->ending.size;
+}
+
+/* Add up the records of all items. */
+static enum outcome measure_items(const struct batch *batch, struct text left, PyObject *shape_of, struct shape *shape,
+                                  Py_ssize_t *total)
+{
+    struct item item;
+    struct cut cut;
+    *total = 0;
+    if (left.size == 0)
+        return DECLINED;
+    while (left.size > 0) {
+        enum outcome outcome = next_item(&left, shape_of, shape, &item, &cut);
+        if (outcome != DONE)
+            return outcome;
+        int64_t size = record_size(batch, &item, shape, cut.key);
+        if (size > INT32_MAX - *total)
+            return DECLINED;
+        *total += (Py_ssize_t)size;
+    }
+    return DONE;
+}
+
+/* Write all items, into a room that was measured for them. */
+static enum outcome write_items(const struct batch *batch, struct text left, PyObject *shape_of, struct shape *shape,
+                                char *at, Py_ssize_t room)
+{
+    struct item item;
+    struct cut cut;
+    while (left.size > 0) {
+        int64_t crc;
+        enum outcome outcome = next_item(&left, shape_of, shape, &item, &cut);
+        if (outcome != DONE)
+            return outcome == FAILED ? FAILED : changed();
+        int64_t size = record_size(batch, &item, shape, cut.key);
+        if (size > room)
+            return changed();
+        if (item_crc(batch, item.body, &crc) != DONE)
+            return FAILED;
+        at = write_item(at, batch, &item, shape, cut.key, size, crc);
+        room -= (Py_ssize_t)size;
+    }
+    return room == 0 ? DONE : changed();
+}
+
+PyObject *batch_records(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    PyObject *data, *shape_of, *queue_id, *topic_field, *sys_flag, *born_ms, *born_host, *store_host, *result = NULL;
+    struct text left;
+    struct shape shape = {0};
+    struct batch batch;
+    Py_ssize_t total;
+    if (!PyArg_ParseTuple(arguments, "SOOSOOSSO", &data, &shape_of, &queue_id, &topic_field, &sys_flag, &born_ms,
+                          &born_host, &store_host, &batch.crc32))
+        return NULL;
+    enum outcome outcome = bytes_of(data, &left);
+    if (outcome == DONE)
+        outcome = bytes_of(topic_field, &batch.topic_field);
+    if (outcome == DONE)
+        outcome = bytes_of(born_host, &batch.born_host);
+    if (outcome == DONE)
+        outcome = bytes_of(store_host, &batch.store_host);
+    if (outcome == DONE)
+        outcome = number_of(queue_id, 0, INT32_MAX, &batch.queue_id);
+    if (outcome == DONE)
+        outcome = number_of(sys_flag, 0, INT32_MAX, &batch.sys_flag);
+    if (outcome == DONE)
+        outcome = number_of(born_ms, 0, INT64_MAX, &batch.born_ms);
+    if (outcome == DONE && (batch.topic_field.size == 0 || batch.topic_field.size > TOPIC_FIELD_BYTES_MAX ||
+                            batch.born_host.size != HOST_BYTES || batch.store_host.size != HOST_BYTES ||
+                            (batch.sys_flag & UNUSUAL_FLAGS)))
+        outcome = DECLINED;
+    if (outcome == DONE)
+        outcome = measure_items(&batch, left, shape_of, &shape, &total);
+    if (outcome == DONE) {
+        result = PyBytes_FromStringAndSize(NULL, total);
+        outcome = result == NULL ? FAILED
+                                 : write_items(&batch, left, shape_of, &shape, PyBytes_AsString(result), total);
+    }
+    Py_XDECREF(shape.object);
+    return concluded(outcome, result);
+}
+
+/* place_records. */
+
+enum { QUEUE_OFFSET_AT = 20, PHYSICAL_OFFSET_AT = 28, STORE_MS_AT = 56, OFFSET_BYTES = 8 };
+
+/* Count the records of all runs, and add up their bytes. */
+static enum outcome measure_runs(PyObject *runs, PyObject *starts, Py_ssize_t *count, Py_ssize_t *total)
+{
+    *count = *total = 0;
+    for (Py_ssize_t place = 0; place < PyTuple_Size(runs); place++) {
+        struct text left;
+        int64_t start;
+        enum outcome outcome = bytes_of(PyTuple_GetItem(runs, place), &left);
+        if (outcome == DONE)
+            outcome = number_of(PyTuple_GetItem(starts, place), 0, INT64_MAX - INT32_MAX, &start);
+        if (outcome != DONE)
+            return outcome;
+        if (left.size > INT32_MAX - *total)
+            return DECLINED;
+        *total += left.size;
+        for (; left.size > 0; *count += 1) {
+            int32_t size = left.size < RECORD_BYTES_MIN ? 0 : read_int32(left.start);
+            if (size < RECORD_BYTES_MIN || size > left.size)
+                return DECLINED;
+            left.start += size;
+            left.size -= size;
+        }
+    }
+    return DONE;
+}
+
+/* Copy runs that were measured, and write down where each record stands. */
+static enum outcome place_runs(PyObject *runs, PyObject *starts, int64_t physical_offset, int64_t store_ms, char *at,
+                               char *place_at)
+{
+    for (Py_ssize_t place = 0; place < PyTuple_Size(runs); place++) {
+        struct text run;
+        int64_t queue_offset;
+        if (bytes_of(PyTuple_GetItem(runs, place), &run) != DONE ||
+            number_of(PyTuple_GetItem(starts, place), 0, INT64_MAX, &queue_offset) != DONE)
+            return FAILED;
+        char *record = at;
+        at = write_text(at, run);
+        for (; record < at; queue_offset++) {
+            int32_t size = read_int32(record);
+            write_int64(record + QUEUE_OFFSET_AT, queue_offset);
+            write_int64(record + PHYSICAL_OFFSET_AT, physical_offset);
+            write_int64(record + STORE_MS_AT, store_ms);
+            place_at = write_int64(place_at, physical_offset);
+            physical_offset += size;
+            record += size;
+        }
+    }
+    return DONE;
+}
+
+PyObject *place_records(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    PyObject *list, *numbers, *body = NULL, *places = NULL, *result = NULL;
+    long long first_offset, store_ms;
+    Py_ssize_t count, total;
+    if (!PyArg_ParseTuple(arguments, "O!O!LL", &PyList_Type, &list, &PyList_Type, &numbers, &first_offset, &store_ms))
+        return NULL;
+    PyObject *runs = PyList_AsTuple(list), *starts = PyList_AsTuple(numbers);
+    enum outcome outcome = runs == NULL || starts == NULL ? FAILED : DONE;
+    if (outcome == DONE && (PyTuple_Size(runs) != PyTuple_Size(starts) || first_offset < 0))
+        outcome = DECLINED;
+    if (outcome == DONE)
+        outcome = measure_runs(runs, starts, &count, &total);
+    if (outcome == DONE && total > INT64_MAX - first_offset)
+        outcome = DECLINED;
+    if (outcome == DONE) {
+        body = PyBytes_FromStringAndSize(NULL, total);
+        places = PyBytes_FromStringAndSize(NULL, count * OFFSET_BYTES);
+        outcome = body == NULL || places == NULL
+                      ? FAILED
+                      : place_runs(runs, starts, first_offset, store_ms, PyBytes_AsString(body),
+                                   PyBytes_AsString(places));
+    }
+    if (outcome == DONE) {
+        result = PyTuple_Pack(2, body, places);
+        outcome = result == NULL ? FAILED : DONE;
+    }
+    Py_XDECREF(body);
+    Py_XDECREF(places);
+    Py_XDECREF(runs);
+    Py_XDECREF(starts);
     return concluded(outcome, result);
 }

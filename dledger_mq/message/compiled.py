@@ -27,6 +27,35 @@ ReadBatch = Callable[
 """Takes a batch body, how many items it may have, and what knows the shapes of properties by the bytes before and
 behind their key. Declines a batch that is malformed, or in which anything is not plain."""
 
+BatchKeys = Callable[
+    [bytes, int, Callable[[bytes, bytes], ShapeParts | None]], "list[bytes] | None"
+]
+"""Takes what `ReadBatch` takes, and returns the unique keys alone. Declines a batch that has KEYS, too."""
+
+BatchRecords = Callable[
+    [
+        bytes,
+        Callable[[bytes, bytes], ShapeParts | None],
+        int,
+        bytes,
+        int,
+        int,
+        bytes,
+        bytes,
+        Callable[[Any], int],
+    ],
+    "bytes | None",
+]
+"""Takes a batch body, what knows the shapes of properties, queue id, the topic as it stands in a V1 record, system
+flag, born time in ms, born host, the host field of the store, and what sums up a body. Returns the items as records
+back to back, in which offsets and store time are 0. Declines a batch in which anything is not plain, or that gives no
+V1 records with IPv4 hosts in a queue."""
+
+PlaceRecords = Callable[[list[bytes], list[int], int, int], "tuple[bytes, bytes] | None"]
+"""Takes runs of such records, the queue offset of the first of each run, the physical offset of the first of all, and
+the store time in ms. Returns the body of the entry, and the physical offsets of all records, eight bytes each,
+big-endian. Declines what is not records from the first to the last byte."""
+
 EncodeRecords = Callable[
     [list[Any], int, int, bytes, Callable[[bytes], int], Callable[[bytes], Any]],
     "tuple[bytes, list[Any]] | None",
@@ -60,15 +89,37 @@ FoldUsual = Callable[
 what takes KEYS. Folds records in order up to the first that is not usual; returns how many. A usual one comes next
 in a queue that is there and is not special, and is not hidden."""
 
-Chain = Callable[[Any, int, list[int]], "bytes | None"]
+EntryColumns = tuple[int, int, int, bytes, bytes, bytes, bytes, bytes, bytes, bytes]
+"""What is told of an entry whose records were folded: how many there are; the store time in ms that all have; the
+physical offset of the last. For their unique keys, in the order of the log: units of the key index; the hashes in
+these; the keys themselves, one behind the other; the lower and the upper halves of Python's own hashes; the lower
+halves of the physical offsets; msgpack of store time, keys, and physical offsets. Hashes and halves have four bytes
+each, in this machine's order."""
+
+FoldEntry = Callable[
+    [
+        bytes,
+        int,
+        Callable[[bytes, bytes], "tuple[bytes, int, int, bytes | None] | None"],
+        dict[Any, Any],
+        int,
+    ],
+    "EntryColumns | None",
+]
+"""Takes the body of an entry, the physical offset of its first byte, what knows the shapes of records, all queues, and
+the latest store time in ms so far. Folds all records. Declines them if one has no known shape, or one with KEYS, or a
+unique key of more than 128 bytes, if store times differ or are earlier, or if one is not usual as `FoldUsual` has
+it."""
+
+Chain = Callable[[Any, int, Any], "bytes | None"]
 """Takes the newest numbers of chains, as `array("I")` of a power of two, the number of the first of some hashes, and
-these. Makes each one's number the newest of its chain; returns those before them, as such an array's bytes. Declines
-numbers beyond four bytes."""
+these, as such an array, too. Makes each one's number the newest of its chain; returns those before them, as such an
+array's bytes. Declines numbers beyond four bytes."""
 
 ChainedKeys = Callable[[list[bytes], Any, int, int, int, Any, int, int], "list[bytes] | None"]
 """Takes keys, the newest numbers of chains as `chain` has them, the number of the first key that is held, how many are,
-what numbers are taken modulo, the tables of sealed sends (sealed_sends.py), how many keys one has, and how many keys of
-a chain are looked at. Returns those keys that may be held; all others surely are not. Declines what are no bytes."""
+what numbers are taken modulo, the tables of recent sends (chained_sends.py), how many keys one has, and how many keys
+of a chain are looked at. Returns those keys that may be held; all others surely are not. Declines what are no bytes."""
 
 
 AskedValues = Callable[
@@ -135,9 +186,13 @@ class _Functions(NamedTuple):
     """The functions of the stage."""
 
     read_batch: ReadBatch
+    batch_keys: BatchKeys
+    batch_records: BatchRecords
+    place_records: PlaceRecords
     encode_records: EncodeRecords
     parse_records: ParseRecords
     fold_usual: FoldUsual
+    fold_entry: FoldEntry
     chain: Chain
     chained_keys: ChainedKeys
     asked_values: AskedValues
@@ -165,19 +220,24 @@ _NONE: Final = _Functions._make(_decline for _ in _Functions._fields)
 _FOUND: Final = _find()
 is_built = _FOUND is not None
 is_used = False
-read_batch, encode_records, parse_records, fold_usual, chain, chained_keys = _NONE[:6]
-asked_values, chosen_runs, cut_frames, read_sends, join_answers = _NONE[6:]
+read_batch, batch_keys, batch_records, place_records, encode_records = _NONE[:5]
+parse_records, fold_usual, fold_entry, chain, chained_keys, asked_values, chosen_runs = _NONE[5:12]
+cut_frames, read_sends, join_answers = _NONE[12:]
 
 
 def choose(*, is_wanted: bool) -> None:
     """Use the stage from now on, if it is wanted and was built; for all of the process."""
     # A choice of the process, looked up by each call.
-    global is_used, read_batch, encode_records, parse_records, fold_usual, chain
-    global chained_keys, asked_values, chosen_runs, cut_frames, read_sends, join_answers
+    global is_used, read_batch, batch_keys, batch_records, place_records, encode_records
+    global parse_records, fold_usual, fold_entry, chain, chained_keys, asked_values, chosen_runs
+    global cut_frames, read_sends, join_answers
     is_used = is_wanted and is_built
     functions = _FOUND if is_used and _FOUND else _NONE
-    read_batch, encode_records, parse_records, fold_usual, chain, chained_keys = functions[:6]
-    asked_values, chosen_runs, cut_frames, read_sends, join_answers = functions[6:]
+    read_batch, batch_keys, batch_records, place_records, encode_records = functions[:5]
+    parse_records, fold_usual, fold_entry, chain, chained_keys, asked_values, chosen_runs = (
+        functions[5:12]
+    )
+    cut_frames, read_sends, join_answers = functions[12:]
 
 
 def describe() -> str:

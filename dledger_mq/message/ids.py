@@ -10,8 +10,6 @@ everyone but its maker it is an opaque, case-sensitive text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from struct import pack
 from typing import Final
 
 from dledger_mq.message.errors import MessageIdError
@@ -44,9 +42,12 @@ class OffsetIdMaker:
         """Return the id of the message at `physical_offset` (not negative)."""
         return f"{self.prefix}{physical_offset:016X}"
 
-    def join(self, physical_offsets: Sequence[int]) -> str:
-        """Return the ids of one or more messages (offsets not negative), with commas between them."""
-        digits = pack(f">{len(physical_offsets)}q", *physical_offsets).hex(",", _OFFSET_BYTES)
+    def join(self, physical_offsets: bytes) -> str:
+        """Return the ids of one or more messages (offsets not negative), with commas between them.
+
+        The offsets are given as they stand in the ids: eight bytes each, big-endian.
+        """
+        digits = physical_offsets.hex(",", _OFFSET_BYTES)
         return self.prefix + digits.upper().replace(",", f",{self.prefix}")
 
 

@@ -209,5 +209,5 @@ class MemberFigures(Collector):
         yield self._families.counter(
             "dledger_sends_forgotten_early",
             "recent sends that were forgotten before their time, so that a repeat of one would be stored",
-            state.recent_sends.sealed.forgotten_early,
+            state.recent_sends.chained.forgotten_early,
         )

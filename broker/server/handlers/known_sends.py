@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
+from itertools import repeat
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -170,7 +171,7 @@ class KnownSends:
             RecordError: a message cannot be stored as it is.
             EntryDamagedError: what was stored before cannot be read now.
         """
-        keys = [message.uniq_key for message in plan.messages]
+        keys = plan.uniq_keys()
         if not self.knows_any(keys):
             return None
         return self._look_closely(plan, born_ms, only_ahead=only_ahead)
@@ -258,9 +259,11 @@ class KnownSends:
     def enter(self, send: SendInFlight) -> None:
         """Note that what is staged of a send is in flight."""
         assert send.plan.messages, f"nothing of send {send.opaque} is staged"
-        ahead, alone = self.ahead, (send,)
-        for message in send.plan.messages:
-            key = message.uniq_key
+        ahead, alone, keys = self.ahead, (send,), send.plan.uniq_keys()
+        if ahead.keys().isdisjoint(keys):
+            ahead.update(dict.fromkeys(keys, alone))
+            return
+        for key in keys:
             if ahead.setdefault(key, alone) is not alone:
                 held = self._held(key)
                 if held[-1] is not send:
@@ -268,15 +271,20 @@ class KnownSends:
 
     def leave(self, send: SendInFlight) -> None:
         """Note that what was staged of a send is decided: from now on it is found in the window, or is new."""
-        ahead = self.ahead
-        for message in send.plan.messages:
-            held = ahead.get(message.uniq_key)
+        ahead, alone, keys = self.ahead, (send,), send.plan.uniq_keys()
+        # In C what is usual: no other send has one of its keys.
+        gone = list(map(ahead.pop, keys, repeat(None)))
+        if gone.count(alone) == len(gone):
+            return
+        ahead.update((key, held) for key, held in zip(keys, gone, strict=True) if held is not None)
+        for key in keys:
+            held = ahead.get(key)
             if not isinstance(held, tuple):
                 continue  # this one was pushed out by newer ones, which have left
             if len(held) == 1 and held[0] is send:
-                del ahead[message.uniq_key]
+                del ahead[key]
             else:
-                ahead[message.uniq_key] = tuple(other for other in held if other is not send)
+                ahead[key] = tuple(other for other in held if other is not send)
 
     def leave_together(self, keys: Iterable[bytes]) -> None:
         """Note that sends which were entered together, and of which none was singled out, are decided."""

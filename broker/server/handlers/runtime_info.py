@@ -253,7 +253,7 @@ class RuntimeInfo:
             "raftCatchUpReads": str(statistics.catch_up_reads),
             "raftCatchUpReadBytes": str(statistics.catch_up_read_bytes),
             "raftRecentSends": str(len(state.recent_sends)),
-            "raftSendsForgottenEarly": str(state.recent_sends.sealed.forgotten_early),
+            "raftSendsForgottenEarly": str(state.recent_sends.chained.forgotten_early),
             "stateDigest": f"{state.digest():08x}",
             "raftWentBack": self._loss_notice() or "no",
             "raftFirstIndex": str(statistics.first_index),

@@ -254,7 +254,7 @@ class Sends:
         if count == 1:
             ids = self._ids(staged.physical_offset(place))
         else:
-            ids = self._ids.join(staged.physical_offsets(place, count))
+            ids = self._ids.join(staged.packed_offsets(place, count))
         due_ms = plan.due_ms
         send.reply(
             self._replies.encode(

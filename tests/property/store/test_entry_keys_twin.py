@@ -88,9 +88,10 @@ def test_keys_are_kept_in_the_order_of_the_log_with_the_latest_time_before_them(
     assert b"".join(state.key_index.saved_units()) == units
     assert state.last_store_ms == latest_ms
     recent = state.recent_sends
-    assert {key: list(recent.offsets(key)) for key in recent.by_key} == {
+    assert {key: list(recent.offsets(key)) for key in window} == {
         key: found[-8:] for key, found in window.items()
     }
+    assert sum(len(keys) for _, keys, _ in recent.entries()) == sum(map(len, window.values()))
     assert {queue.key[0]: queue.max_offset for queue in state.queues if queue.max_offset} == {
         topic: count for topic, count in offsets.items() if count
     }

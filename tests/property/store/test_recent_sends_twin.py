@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store import recent_sends, sealed_sends
+from broker.store import chained_sends, recent_sends
 from broker.store.recent_sends import RecentSends
 from dledger_mq.message import compiled
 from dledger_mq.message.numbers import PhysicalOffset
@@ -14,7 +14,7 @@ from tests.property.store.scripts import History, committed, histories
 from tests.stages import stage
 
 KEYS_MAX, AGE_MAX_MS, KEY_BYTES_MAX, COPIES_MAX = 6, 100, 3, 2
-TABLE_KEYS, TABLES_MAX, CELLS, NUMBERS, FIRST_NUMBER = 4, 2, 2, 15, 12
+TABLE_KEYS, TABLES_MAX, CELLS, NUMBERS, FIRST_NUMBER = 4, 3, 2, 19, 15
 
 NEAR = PhysicalOffset(0)
 """The end of a log in which no send is far away."""
@@ -24,13 +24,13 @@ entries = st.lists(st.tuples(st.lists(uniq_keys, max_size=5), st.integers(0, 60)
 
 
 class Twin:
-    """The newest entries and, in lists of TABLE_KEYS, the records of older ones; looked through from the start."""
+    """The newest entries and, in lists of TABLE_KEYS, all records; looked through from the start."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[int, list[tuple[bytes, int]]]] = []
         self.tables: list[list[tuple[int, bytes, int]]] = []
         self.forgotten_early = 0
-        self.was_sealed = False
+        self.left_early = False
         self.oldest_ms = 0
 
     def add(self, pairs: list[tuple[bytes, int]], now_ms: int) -> None:
@@ -38,20 +38,19 @@ class Twin:
         if not short:
             return
         self.oldest_ms = now_ms - AGE_MAX_MS
+        for key, offset in short:
+            self.note(now_ms, key, offset)
         self.entries.append((now_ms, short))
         while len(self.entries) > 1 and (
             sum(len(some) for _, some in self.entries) > KEYS_MAX
             or self.entries[0][0] < self.oldest_ms
         ):
-            store_ms, some = self.entries.pop(0)
-            if store_ms >= self.oldest_ms:
-                for key, offset in some:
-                    self.seal(store_ms, key, offset)
+            store_ms, _ = self.entries.pop(0)
+            self.left_early = self.left_early or store_ms >= self.oldest_ms
         while self.tables and self.tables[0][-1][0] < self.oldest_ms:
             self.tables.pop(0)
 
-    def seal(self, store_ms: int, key: bytes, offset: int) -> None:
-        self.was_sealed = True
+    def note(self, store_ms: int, key: bytes, offset: int) -> None:
         if not self.tables or len(self.tables[-1]) == TABLE_KEYS:
             if len(self.tables) == TABLES_MAX:
                 gone = self.tables.pop(0)
@@ -61,18 +60,19 @@ class Twin:
 
     @property
     def count(self) -> int:
-        return sum(len(some) for _, some in self.entries) + sum(map(len, self.tables))
+        return sum(map(len, self.tables))
 
     def records(self) -> list[tuple[int, bytes, int]]:
-        sealed = [each for table in self.tables for each in table if each[0] >= self.oldest_ms]
-        return sealed + [(at, key, offset) for at, pairs in self.entries for key, offset in pairs]
+        return [each for table in self.tables for each in table if each[0] >= self.oldest_ms]
 
     def offsets(self, key: bytes) -> tuple[int, ...]:
         found = [offset for _, own, offset in self.records() if own == key]
         return tuple(found[-COPIES_MAX:])
 
     def oldest(self, now_ms: int) -> int | None:
-        return next((at for ms, _, at in self.records() if ms >= now_ms - AGE_MAX_MS), None)
+        kept = [(ms, at) for ms, pairs in self.entries for _, at in pairs]
+        found = [*((ms, at) for ms, _, at in self.records()), *kept]
+        return min((at for ms, at in found if ms >= now_ms - AGE_MAX_MS), default=None)
 
 
 @pytest.fixture(autouse=True)
@@ -80,11 +80,11 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recent_sends, "KEYS_MAX", KEYS_MAX)
     monkeypatch.setattr(recent_sends, "KEY_BYTES_MAX", KEY_BYTES_MAX)
     monkeypatch.setattr(recent_sends, "COPIES_MAX", COPIES_MAX)
-    monkeypatch.setattr(sealed_sends, "TABLE_KEYS", TABLE_KEYS)
-    monkeypatch.setattr(sealed_sends, "TABLES_MAX", TABLES_MAX)
-    monkeypatch.setattr(sealed_sends, "CELLS", CELLS)
-    monkeypatch.setattr(sealed_sends, "NUMBERS", NUMBERS)
-    monkeypatch.setattr(sealed_sends, "_FIRST_NUMBER", FIRST_NUMBER)
+    monkeypatch.setattr(chained_sends, "TABLE_KEYS", TABLE_KEYS)
+    monkeypatch.setattr(chained_sends, "TABLES_MAX", TABLES_MAX)
+    monkeypatch.setattr(chained_sends, "CELLS", CELLS)
+    monkeypatch.setattr(chained_sends, "NUMBERS", NUMBERS)
+    monkeypatch.setattr(chained_sends, "_FIRST_NUMBER", FIRST_NUMBER)
 
 
 @given(entries)
@@ -106,12 +106,12 @@ def test_the_window_finds_what_its_twin_finds(steps: list[tuple[list[bytes], int
                 assert [key for key in asked if window.has_any([key])] == there
                 assert window.has_any([b"never", *asked]) == bool(there)
         assert len(window) == twin.count
-        assert window.sealed.forgotten_early == twin.forgotten_early
+        assert window.chained.forgotten_early == twin.forgotten_early
         oldest, exact = window.oldest(now_ms, NEAR), twin.oldest(now_ms)
         if exact is not None:
             assert oldest is not None
             assert oldest <= exact, "nothing that may be looked up is given back"
-        if not twin.was_sealed:
+        if not twin.left_early:
             assert oldest == exact
 
 
@@ -133,7 +133,16 @@ def test_a_restored_window_goes_on_like_the_first(
             assert second.dump() == first.dump() or window is first
     if not after:
         second.load(first.dump())
-    assert (second.by_key, second.entries()) == (first.by_key, first.entries())
+    assert list(second.entries()) == list(first.entries())
+    for key in {key for _, keys, _ in second.entries() for key in keys}:
+        kept = [
+            at
+            for _, keys, of in second.entries()
+            for at, own in zip(of, keys, strict=True)
+            if own == key
+        ]
+        for window in (first, second):
+            assert window.offsets(key)[-len(kept) :] == tuple(kept[-COPIES_MAX:])
     assert second.oldest(now_ms, NEAR) == first.oldest(now_ms, NEAR)
     assert (second.term, second.term_start, second.digest) == (3, 17, first.digest)
 
@@ -142,9 +151,12 @@ def test_a_restored_window_goes_on_like_the_first(
 def test_the_fold_remembers_every_record_with_a_key_and_nothing_else(history: History) -> None:
     """What a leader staged and what a follower parsed give the same window."""
     leader, follower = committed(history, parses=False), committed(history)
-    assert leader.state.recent_sends.by_key == follower.state.recent_sends.by_key
-    assert leader.state.recent_sends.digest == follower.state.recent_sends.digest
-    for key, held in leader.state.recent_sends.by_key.items():
-        for offset in (held,) if isinstance(held, int) else held:
+    leading, following = leader.state.recent_sends, follower.state.recent_sends
+    assert leading.dump() == following.dump()
+    assert leading.digest == following.digest
+    for _, keys, offsets in leading.entries():
+        for key, offset in zip(keys, offsets, strict=True):
+            assert offset in leading.offsets(key) or len(leading.offsets(key)) == COPIES_MAX
+            assert leading.offsets(key) == following.offsets(key)
             entry = leader.log.entry_at(offset)  # type: ignore[arg-type]  # a position
             assert key in entry.body[offset - entry.position - 48 :]

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from broker.store.chained_sends import CHAIN_MAX, NUMBERS, TABLE_KEYS, ChainedSends, HashedKeys
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.entry_bodies import QueueEnd
-from broker.store.sealed_sends import CHAIN_MAX, NUMBERS, TABLE_KEYS, SealedSends
 from broker.store.unit_stores import UNIT, MemoryUnitStore
 from dledger_mq.message import compiled
 from dledger_mq.message.batch import BatchItem, encode_batch
@@ -30,11 +30,15 @@ TWINS = (
     "tests/property/store/test_encoded_entries_twin.py",
     "tests/property/store/test_record_shapes_twin.py",
     "tests/property/store/test_compiled_fold_twin.py",
+    "tests/property/store/test_whole_entries_twin.py",
+    "tests/property/store/test_encoded_runs_twin.py",
     "tests/property/service/test_batches_twin.py",
     "tests/property/net/test_cut_frames_twin.py",
     "tests/unit/remoting/test_send_patterns.py",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_the_fold",
+    "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_whole_entries",
+    "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_runs",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_filters",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_pulls",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_bursts",
@@ -139,6 +143,51 @@ def test_no_reference_is_kept_or_given_away() -> None:
         for _ in range(50):
             use_all()
         assert [sys.getrefcount(each) for each in watched if each is not None] == before
+        assert sys.getallocatedblocks() - blocks < 50, "one for each round would be a leak"
+
+
+@needs_compiled
+def test_no_reference_is_kept_or_given_away_by_runs() -> None:
+    """On all ways out, as before."""
+    data = encode_batch([ITEM, ITEM, BatchItem(0, b"b", b"UNIQ_KEY\x01k\x02x\x01y\x02")])
+    plain = (*SHAPE[:3], None)
+    field, crc = b"\x01T and more"[:2], 2**40 + 5
+    start, store_ms, sys_flag = 2**33 + 1, 2**41 + 1, 1_000_003
+
+    def fail(*_arguments: Any) -> Any:
+        raise ZeroDivisionError
+
+    rest = (field, sys_flag, store_ms, BORN, HOST)
+    with stage(is_compiled=True):
+        run = compiled.batch_records(data, lambda *_cut: plain, 1, *rest, lambda _body: crc)
+    assert run is not None
+    watched: list[Any] = [data, plain, *plain[:2], field, BORN, HOST, fail, run, start, store_ms]
+
+    def use_all() -> None:
+        for shape_of_it in (lambda *_cut: plain, lambda *_cut: SHAPE, lambda *_cut: None, fail):
+            for body in (data, data[:-1], data + b"x", b""):
+                _outcome(compiled.batch_keys, body, 9, shape_of_it)
+                _outcome(compiled.batch_keys, body, 1, shape_of_it)
+                for sum_up in (lambda _body: crc, lambda _body: None, fail):
+                    _outcome(compiled.batch_records, body, shape_of_it, 1, *rest, sum_up)
+        _outcome(compiled.batch_records, data, shape_of, 1, *rest[:3], b"", HOST, zlib.crc32)
+        for runs, starts in (
+            ([run, run], [start, 5]),
+            ([run], []),
+            ([run[:-1]], [start]),
+            ([run, 5], [start, start]),
+            ([run], [None]),
+            ([run], None),
+        ):
+            _outcome(compiled.place_records, runs, starts, 5048, store_ms)
+
+    with stage(is_compiled=True):
+        use_all()
+        before = [sys.getrefcount(each) for each in watched]
+        blocks = sys.getallocatedblocks()
+        for _ in range(50):
+            use_all()
+        assert [sys.getrefcount(each) for each in watched] == before
         assert sys.getallocatedblocks() - blocks < 50, "one for each round would be a leak"
 
 
@@ -318,10 +367,10 @@ def test_no_reference_is_kept_or_given_away_by_the_fold() -> None:
         (queue.key, 5, *record[2:]),
         5,
     ]
-    cells, hashes = array("I", [0] * 4), [2**40, 2**41]
-    sealed, sealed_key = SealedSends(), b"sealed and more"[:6]
-    sealed.add([b"a%d" % number for number in range(64)], range(64), 0, oldest_ms=0)
-    sealed.add([sealed_key], [64], 0, oldest_ms=0)
+    cells, hashes = array("I", [0] * 4), array("I", [2**30, 2**31])
+    sealed, sealed_key = ChainedSends(), b"sealed and more"[:6]
+    sealed.add(HashedKeys.of([b"a%d" % number for number in range(64)], range(64)), 0, oldest_ms=0)
+    sealed.add(HashedKeys.of([sealed_key], [64]), 0, oldest_ms=0)
     held = sealed._heads, sealed._first, len(sealed), NUMBERS
     table = sealed._tables[0]
 
@@ -352,7 +401,6 @@ def test_no_reference_is_kept_or_given_away_by_the_fold() -> None:
         record,
         record[2],
         hashes,
-        *hashes,
         fail,
         *odd[:3],
         shape_of,
@@ -367,7 +415,7 @@ def test_no_reference_is_kept_or_given_away_by_the_fold() -> None:
                 queue.max_offset, queue.put_bytes = 0, 0  # type: ignore[assignment]
                 queue.tail.clear()
                 _outcome(compiled.fold_usual, [record, *after], by_key, 3, [], [], [], take)
-        for numbers in (hashes, [*hashes, None]):
+        for numbers in (hashes, b"12345", None):
             for some in (cells, cells[:3], b"four"):
                 _outcome(compiled.chain, some, 1, numbers)
         for keys in ([sealed_key, b"none"], [sealed_key, 5]):
@@ -375,6 +423,50 @@ def test_no_reference_is_kept_or_given_away_by_the_fold() -> None:
                 _outcome(compiled.chained_keys, keys, *held, tables, TABLE_KEYS, CHAIN_MAX)
         _outcome(compiled.chained_keys, [sealed_key], *held, [table], 0, 1)
         _outcome(compiled.chained_keys, [sealed_key], None, *held[1:], [table], 1, 1)
+
+    with stage(is_compiled=True):
+        use_all()
+        before = [sys.getrefcount(each) for each in watched]
+        blocks = sys.getallocatedblocks()
+        for _ in range(50):
+            use_all()
+        assert [sys.getrefcount(each) for each in watched] == before
+        assert sys.getallocatedblocks() - blocks < 50, "one for each round would be a leak"
+
+
+@needs_compiled
+def test_no_reference_is_kept_or_given_away_by_whole_entries() -> None:
+    """On all ways out, as before."""
+    sound = record_of(b"UNIQ_KEY\x01k1\x02a\x01b\x02")
+    two = sound + record_of(b"UNIQ_KEY\x01k2\x02a\x01c\x02", len(sound), topic=b"Other")
+    bodies = [sound, two, two[:-1], sound + b"x" * 95, b"", sound * 2]
+    topic, seed = b"the topic"[:5], 987_654_321
+    queues = [
+        ConsumeQueue((topic, 1), MemoryUnitStore(), special=special)  # type: ignore[arg-type]
+        for special in (False, True)
+    ]
+    shapes: list[Any] = [(topic, 2, 12_345_678, more) for more in (None, b"some keys"[:9])]
+    shapes += [None, 5, (topic, "2", 3, None), (topic, 2, 2**63, None)]
+
+    def fail(*_cut: bytes) -> Any:
+        raise ZeroDivisionError
+
+    watched: list[Any] = [*bodies, *shapes[:2], topic, seed, fail]
+    watched += [each for queue in queues for each in (queue, queue.tail, queue.key)]
+
+    def use_all() -> None:
+        for queue in queues:
+            queue.key_seed = seed
+            for find in (*(lambda *_cut, found=found: found for found in shapes), fail):
+                for body in bodies:
+                    queue.max_offset, queue.put_bytes = 0, 0  # type: ignore[assignment]
+                    queue.tail.clear()
+                    _outcome(compiled.fold_entry, body, 5048, find, {(topic, 1): queue}, 0)
+                    _outcome(compiled.fold_entry, body, 5048, find, {}, 0)
+            with memoryview(queue.tail):
+                _outcome(
+                    compiled.fold_entry, sound, 5048, lambda *_: shapes[0], {(topic, 1): queue}, 0
+                )
 
     with stage(is_compiled=True):
         use_all()

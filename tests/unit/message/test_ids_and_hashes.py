@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import struct
 import zlib
 
 import pytest
@@ -113,7 +114,8 @@ def test_offset_ids_are_read_as_they_were_made(address: object, port: int, offse
 @given(st.ip_addresses(), st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=5))
 def test_ids_made_together_are_those_made_one_by_one(address: object, offsets: list[int]) -> None:
     ids = OffsetIdMaker(pack_host(str(address), 10_911))
-    assert ids.join(offsets) == ",".join(map(ids, offsets))
+    packed = struct.pack(f">{len(offsets)}q", *offsets)
+    assert ids.join(packed) == ",".join(map(ids, offsets))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Recent sends that are kept as hashes: how many, for how long, and what they look like in a snapshot."""
+"""Recent sends, found by hashes: how many, for how long, and what they look like in a snapshot."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ from types import FrameType, ModuleType
 import msgspec
 import pytest
 
-from broker.store import recent_sends, sealed_sends
-from broker.store.recent_sends import AGE_MAX_MS, KEYS_MAX, RecentSends
-from broker.store.sealed_sends import CELLS, NUMBERS, TABLE_KEYS, TABLES_MAX, SealedSends
+from broker.store import chained_sends, recent_sends
+from broker.store.chained_sends import (
+    CELLS,
+    NUMBERS,
+    TABLE_KEYS,
+    TABLES_MAX,
+    ChainedSends,
+    HashedKeys,
+)
+from broker.store.recent_sends import AGE_MAX_MS, RecentSends
 from dledger_mq.message.numbers import PhysicalOffset
 
 NEAR = PhysicalOffset(0)
@@ -22,9 +29,9 @@ NEAR = PhysicalOffset(0)
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recent_sends, "KEYS_MAX", 10)
-    monkeypatch.setattr(sealed_sends, "TABLE_KEYS", 4)
-    monkeypatch.setattr(sealed_sends, "TABLES_MAX", 2)
-    monkeypatch.setattr(sealed_sends, "CELLS", 4)
+    monkeypatch.setattr(chained_sends, "TABLE_KEYS", 4)
+    monkeypatch.setattr(chained_sends, "TABLES_MAX", 5)
+    monkeypatch.setattr(chained_sends, "CELLS", 4)
 
 
 @contextlib.contextmanager
@@ -55,10 +62,10 @@ def known(window: RecentSends, count: int) -> list[int]:
 
 
 def test_a_minute_of_a_hundred_thousand_messages_a_second_fits() -> None:
-    assert TABLE_KEYS * TABLES_MAX + KEYS_MAX >= AGE_MAX_MS * 100
-    sends = SealedSends()
+    assert TABLE_KEYS * (TABLES_MAX - 1) >= AGE_MAX_MS * 100
+    sends = ChainedSends()
     assert sends.size_bytes == 0
-    sends.add([b"k"] * TABLE_KEYS, range(TABLE_KEYS), 0, oldest_ms=0)
+    sends.add(HashedKeys.of([b"k"] * TABLE_KEYS, range(TABLE_KEYS)), 0, oldest_ms=0)
     table_bytes = sends.size_bytes - 4 * CELLS
     assert table_bytes * TABLES_MAX + 4 * CELLS == 80 << 20
 
@@ -66,13 +73,13 @@ def test_a_minute_of_a_hundred_thousand_messages_a_second_fits() -> None:
 @pytest.mark.usefixtures("small")
 def test_what_no_longer_fits_the_newest_is_still_known_until_there_are_too_many() -> None:
     window = RecentSends()
-    fill(window, 18)
-    assert known(window, 18) == list(range(18))
+    fill(window, 20)
+    assert known(window, 20) == list(range(20))
     assert window.offsets(b"k3") == (300,)
-    assert (len(window), window.sealed.forgotten_early) == (18, 0)
-    fill(window, 1, first=18)
-    assert known(window, 19) == list(range(4, 19)), "a whole table went"
-    assert (len(window), window.sealed.forgotten_early) == (15, 4)
+    assert (len(window), window.chained.forgotten_early) == (20, 0)
+    fill(window, 1, first=20)
+    assert known(window, 21) == list(range(4, 21)), "a whole table went"
+    assert (len(window), window.chained.forgotten_early) == (17, 4)
 
 
 @pytest.mark.usefixtures("small")
@@ -86,17 +93,18 @@ def test_what_is_old_is_not_known_whatever_shares_its_table_and_is_not_forgotten
     assert window.oldest(AGE_MAX_MS + 1, NEAR) == 0, "known to a second"
     window.add([b"newer"], [5100], AGE_MAX_MS + 11)
     assert known(window, 14) == []
-    assert (len(window.sealed), window.sealed.forgotten_early) == (0, 0)
-    assert window.sealed.size_bytes == 0, "cells are for busy times"
+    assert (len(window), window.chained.forgotten_early) == (4, 0), (
+        "with the new ones in their table"
+    )
 
 
 @pytest.mark.usefixtures("small")
 def test_what_goes_at_its_last_moment_goes_early() -> None:
     window = RecentSends()
     fill(window, 1)
-    fill(window, 17, first=1, at_ms=1)
-    fill(window, 1, first=18, at_ms=AGE_MAX_MS + 1)
-    assert window.sealed.forgotten_early == 3, "the first of the table was too old"
+    fill(window, 19, first=1, at_ms=1)
+    fill(window, 1, first=20, at_ms=AGE_MAX_MS + 1)
+    assert window.chained.forgotten_early == 3, "the first of the table was too old"
 
 
 @pytest.mark.usefixtures("small")
@@ -109,29 +117,29 @@ def test_copies_of_a_key_are_found_in_the_order_of_the_log_wherever_they_are() -
 
 def test_a_key_with_the_same_hash_gives_places_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks reads the records: a wrong place costs a read, and a missing one a message stored twice."""
-    monkeypatch.setattr(sealed_sends, "hash", lambda key: -7, raising=False)
-    sends = SealedSends()
+    monkeypatch.setattr(chained_sends, "hash", lambda key: -7, raising=False)
+    sends = ChainedSends()
     keys = [b"k%d" % number for number in range(4)]
-    sends.add(keys, [10, 20, 30, 40], 0, oldest_ms=0)
+    sends.add(HashedKeys.of(keys, [10, 20, 30, 40]), 0, oldest_ms=0)
     for key in (*keys, b"another"):
         assert sends.find(key, 4) == [10, 20, 30, 40]
     assert sends.find(b"another", 2) == [30, 40], "the newest"
 
 
 def test_a_key_in_the_same_cell_gives_no_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sealed_sends, "hash", lambda key: key[0] << 32, raising=False)
-    sends = SealedSends()
-    sends.add([b"a", b"b", b"a"], [10, 20, 30], 0, oldest_ms=0)
+    monkeypatch.setattr(chained_sends, "hash", lambda key: key[0] << 32, raising=False)
+    sends = ChainedSends()
+    sends.add(HashedKeys.of([b"a", b"b", b"a"], [10, 20, 30]), 0, oldest_ms=0)
     assert [sends.find(key, 4) for key in (b"a", b"b", b"c")] == [[10, 30], [20], []]
 
 
 def test_one_key_that_is_sent_over_and_over_takes_no_longer_each_time() -> None:
     """With a table that was looked through from a key's slot on, 200 000 of them took a second for each entry."""
-    sends, steps = SealedSends(), list[int]()
+    sends, steps = ChainedSends(), list[int]()
     for number in range(40):
         offsets = range(number * 64, number * 64 + 64)
-        with counted_lines(sealed_sends) as lines:
-            sends.add([b"order"] * 64, offsets, 0, oldest_ms=0)
+        with counted_lines(chained_sends) as lines:
+            sends.add(HashedKeys.of([b"order"] * 64, offsets), 0, oldest_ms=0)
             assert sends.find(b"order", 2) == [offsets[-2], offsets[-1]]
         steps.append(lines[0])
     assert len(set(steps[1:])) == 1
@@ -140,23 +148,23 @@ def test_one_key_that_is_sent_over_and_over_takes_no_longer_each_time() -> None:
 def test_what_shares_a_chain_with_such_a_key_is_looked_for_so_far_and_no_farther(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sealed_sends, "CELLS", 1)
-    monkeypatch.setattr(sealed_sends, "CHAIN_MAX", 10)
-    sends = SealedSends()
-    sends.add([b"rare"], [1], 0, oldest_ms=0)
-    sends.add([b"order"] * 9, range(10, 19), 0, oldest_ms=0)
+    monkeypatch.setattr(chained_sends, "CELLS", 1)
+    monkeypatch.setattr(chained_sends, "CHAIN_MAX", 10)
+    sends = ChainedSends()
+    sends.add(HashedKeys.of([b"rare"], [1]), 0, oldest_ms=0)
+    sends.add(HashedKeys.of([b"order"] * 9, range(10, 19)), 0, oldest_ms=0)
     assert sends.find(b"rare", 8) == [1]
-    sends.add([b"order"], [19], 0, oldest_ms=0)
+    sends.add(HashedKeys.of([b"order"], [19]), 0, oldest_ms=0)
     assert sends.find(b"rare", 8) == []
 
 
 def test_keys_are_found_where_their_numbers_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sealed_sends, "_FIRST_NUMBER", NUMBERS - 3)
-    monkeypatch.setattr(sealed_sends, "CELLS", 2)
-    sends, keys = SealedSends(), [b"k%d" % number for number in range(8)]
+    monkeypatch.setattr(chained_sends, "_FIRST_NUMBER", NUMBERS - 3)
+    monkeypatch.setattr(chained_sends, "CELLS", 2)
+    sends, keys = ChainedSends(), [b"k%d" % number for number in range(8)]
     for start in (0, 2, 4, 6):
         offsets = range(start * 100, start * 100 + 200, 100)
-        sends.add(keys[start : start + 2], offsets, 0, oldest_ms=0)
+        sends.add(HashedKeys.of(keys[start : start + 2], offsets), 0, oldest_ms=0)
     assert [sends.find(key, 1) for key in keys] == [[number * 100] for number in range(8)]
 
 
@@ -164,20 +172,21 @@ def test_keys_are_found_where_their_numbers_begin_anew(monkeypatch: pytest.Monke
 def test_a_cell_that_nobody_touched_while_numbers_went_round_names_no_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sealed_sends, "NUMBERS", 9)
-    monkeypatch.setattr(sealed_sends, "hash", lambda key: key[0] << 32 | key[0], raising=False)
-    sends = SealedSends()
-    sends.add([b"\1"], [0], 0, oldest_ms=0)
+    monkeypatch.setattr(chained_sends, "TABLES_MAX", 2)
+    monkeypatch.setattr(chained_sends, "NUMBERS", 9)
+    monkeypatch.setattr(chained_sends, "hash", lambda key: key[0] << 32 | key[0], raising=False)
+    sends = ChainedSends()
+    sends.add(HashedKeys.of([b"\1"], [0]), 0, oldest_ms=0)
     for number in range(1, 24):
-        sends.add([b"\2"], [number], 0, oldest_ms=0)
+        sends.add(HashedKeys.of([b"\2"], [number]), 0, oldest_ms=0)
         assert sends.find(b"\1", 8) == [0] * (len(sends) > number)
         assert sends.find(b"\2", 1) == [number]
 
 
 @pytest.mark.usefixtures("small")
 def test_an_entry_may_stand_in_several_tables() -> None:
-    sends, keys = SealedSends(), [b"k%d" % number for number in range(6)]
-    sends.add(keys, range(0, 600, 100), 0, oldest_ms=0)
+    sends, keys = ChainedSends(), [b"k%d" % number for number in range(6)]
+    sends.add(HashedKeys.of(keys, range(0, 600, 100)), 0, oldest_ms=0)
     assert [sends.find(key, 1) for key in keys] == [[number * 100] for number in range(6)]
     sends.forget_before(300)
     assert sends.find(b"k3", 1) == [300]
@@ -186,16 +195,16 @@ def test_an_entry_may_stand_in_several_tables() -> None:
 
 
 def test_records_of_one_entry_and_of_neighbours_may_stand_on_both_sides_of_4_gib() -> None:
-    sends, edge = SealedSends(), 3 << 32
+    sends, edge = ChainedSends(), 3 << 32
     offsets = [edge - 200, edge - 100, edge, edge + 100]
-    sends.add([b"a", b"b", b"c", b"d"], offsets, 0, oldest_ms=0)
-    sends.add([b"e"], [9 << 32], 0, oldest_ms=0)
+    sends.add(HashedKeys.of([b"a", b"b", b"c", b"d"], offsets), 0, oldest_ms=0)
+    sends.add(HashedKeys.of([b"e"], [9 << 32]), 0, oldest_ms=0)
     found = [sends.find(key, 1) for key in (b"a", b"b", b"c", b"d", b"e")]
     assert found == [[offset] for offset in (*offsets, 9 << 32)]
 
 
 @pytest.mark.usefixtures("small")
-def test_a_snapshot_has_no_sealed_ones_but_says_as_before_how_far_back_the_log_is_needed() -> None:
+def test_a_snapshot_has_the_newest_and_says_as_before_how_far_back_the_log_is_needed() -> None:
     window, again = RecentSends(), RecentSends()
     fill(window, 5)
     assert len(msgspec.msgpack.decode(window.dump())) == 4, "as it always was"
@@ -210,7 +219,7 @@ def test_a_snapshot_has_no_sealed_ones_but_says_as_before_how_far_back_the_log_i
     fill(window, 1, first=20, at_ms=3000)
     fill(again, 1, first=20, at_ms=3000)
     assert again.dump() == window.dump()
-    assert known(again, 21) == list(range(10, 21)), "what is sealed from now on is known"
+    assert known(again, 21) == list(range(10, 21)), "what was kept as it is stays known"
 
 
 @pytest.mark.usefixtures("small")
@@ -234,8 +243,8 @@ def test_what_stands_before_the_beginning_of_the_log_is_forgotten() -> None:
     window = RecentSends()
     fill(window, 18)
     window.forget_before(399)
-    assert len(window.sealed) == 8
+    assert len(window) == 18
     window.forget_before(400)
-    assert len(window.sealed) == 4, "a table ends there"
+    assert len(window) == 14, "a table ends there"
     window.forget_before(10_000)
     assert (len(window), known(window, 18), window.oldest(0, NEAR)) == (0, [], None)

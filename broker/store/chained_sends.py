@@ -1,25 +1,25 @@
-"""Recent sends in 12 bytes each: for those that a busy group remembers beyond the newest ones.
+"""Recent sends in 12 bytes each: half a key's hash, where its record begins, and the key before it in its chain.
 
-Of a key a hash is kept, and where its record begins. Whoever asks for a key gets the places of records that have its
-hash; nearly always these are its own, and whoever reads them sees whether they are. Keys come in the order of the log
-and are numbered in it. Those whose hashes begin alike are chained, each to the one before it, and a cell names the
-newest: so an entry's keys are added by columns, in one short loop, and nothing is ever taken out of a chain. It ends
-where the keys are too old, or were too many: these go in whole tables, the oldest first.
+Whoever asks for a key gets the places of records that have its hash; nearly always these are its own, and whoever reads
+them sees whether they are. Keys come in the order of the log and are numbered in it. Those whose hashes begin alike are
+chained, each to the one before it, and a cell names the newest: so an entry's keys are added by columns, in one short
+loop, and nothing is ever taken out of a chain. It ends where the keys are too old, or were too many: these go in whole
+tables, the oldest first.
 
-No snapshot has them: what was sealed before it a replica that begins with it does not know. Nothing that the fold
-decides may depend on them. So Python's own hash will do, which differs from process to process: the keys have it
-already, and no client can send keys that share a chain.
+Nothing that the fold decides may depend on them. So Python's own hash will do, which differs from process to process:
+the keys have it already, and no client can send keys that share a chain.
 """
 
 from __future__ import annotations
 
+import mmap
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from dledger.raft.ids import Position
 from dledger_mq.message import compiled
@@ -32,7 +32,7 @@ TABLES_MAX: Final = 384
 """6 291 456 keys, 60 s of 100 000 messages/s, in 72 MiB beside the cells."""
 
 CELLS: Final = 1 << 21
-"""Chains, a power of two. 8 MiB, while there are keys."""
+"""Chains, a power of two. 8 MiB, of which the system gives what is touched."""
 
 CHAIN_MAX: Final = 4096
 """Keys of a chain that are looked at, in about a millisecond. Only a key that is sent over and over makes a longer one:
@@ -43,6 +43,8 @@ NUMBERS: Final = 1 << 32
 
 _FIRST_NUMBER: Final = 1
 """Not 0, which untouched cells have; whoever takes it for a number finds no key there."""
+
+_NO_CELLS: Final = memoryview(b"").cast("I")
 
 _KEY_BYTES: Final = 12
 """In the three columns of a table."""
@@ -57,13 +59,42 @@ def _column() -> memoryview:
     return memoryview(bytearray(4 * TABLE_KEYS)).cast("I")
 
 
+def _cells() -> memoryview:
+    """Return empty cells; a state that is begun for a moment touches none of them."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return memoryview(mmap.mmap(-1, 4 * CELLS, flags=flags)).cast("I")
+
+
 def _halves(numbers: Iterable[int]) -> memoryview:
     """Return numbers of 64 bits as halves, one after the other."""
     return memoryview(array("q", numbers)).cast("B").cast("I")
 
 
+class HashedKeys(NamedTuple):
+    """Keys in columns of four bytes each, in the order of the log.
+
+    Attributes:
+        cells, tags: the halves of their hashes.
+        lows: where their records begin, without the upper half.
+        first: where the first one does.
+    """
+
+    cells: memoryview
+    tags: memoryview
+    lows: memoryview
+    first: PhysicalOffset
+
+    @classmethod
+    def of(cls, keys: Sequence[bytes], offsets: Sequence[PhysicalOffset]) -> HashedKeys:
+        """Return the columns of some keys, one at least, whose records begin at these places."""
+        hashes, places = _halves(map(hash, keys)), _halves(offsets)
+        halves = (hashes[_LOW::2], hashes[_HIGH::2], places[_LOW::2])
+        cells, tags, lows = (memoryview(half.tobytes()).cast("I") for half in halves)
+        return cls(cells, tags, lows, offsets[0])
+
+
 @dataclass(slots=True)
-class SealedTable:
+class ChainedTable:
     """Keys in the order of the log, in columns.
 
     Attributes:
@@ -94,7 +125,7 @@ class SealedTable:
         return self.count - self.starts[entry] if entry < len(self.starts) else 0
 
 
-class SealedSends:
+class ChainedSends:
     """The tables, oldest first.
 
     Invariants: at most TABLES_MAX tables, all but the newest full; entries in the order of the log; store times do not
@@ -107,8 +138,8 @@ class SealedSends:
 
     def __init__(self) -> None:
         self.forgotten_early = 0
-        self._tables: deque[SealedTable] = deque()
-        self._heads: array[int] = array("I")
+        self._tables: deque[ChainedTable] = deque()
+        self._heads = _NO_CELLS
         self._first = _FIRST_NUMBER
         self._count = 0
         self._oldest_ms = StoreTimeMs(0)
@@ -122,47 +153,37 @@ class SealedSends:
     @property
     def size_bytes(self) -> int:
         """Bytes of cells and columns."""
-        return _KEY_BYTES * TABLE_KEYS * len(self._tables) + self._heads.itemsize * len(self._heads)
+        return _KEY_BYTES * TABLE_KEYS * len(self._tables) + self._heads.nbytes
 
-    def add(
-        self,
-        keys: Sequence[bytes],
-        offsets: Sequence[PhysicalOffset],
-        store_ms: StoreTimeMs,
-        *,
-        oldest_ms: StoreTimeMs,
-    ) -> None:
+    def add(self, keys: HashedKeys, store_ms: StoreTimeMs, *, oldest_ms: StoreTimeMs) -> None:
         """Remember the records of one entry.
 
         Args:
-            keys: unique keys, in the order of the log.
-            offsets: where their records begin, rising, after all that were added before.
+            keys: unique keys whose records stand after all that were added before.
             store_ms: the entry's latest store time.
             oldest_ms: what is older need not be remembered.
         """
         self._oldest_ms = oldest_ms
-        hashes = _halves(map(hash, keys))
-        before = memoryview(self._chain(hashes[_LOW::2].tolist()))
-        tags, lows = hashes[_HIGH::2], _halves(offsets)[_LOW::2]
-        start = 0
-        while start < len(keys):
+        before = memoryview(self._chain(keys.cells))
+        start, end = 0, len(keys.lows)
+        while start < end:
             table = self._with_room(oldest_ms)
             first = table.count
-            count = min(TABLE_KEYS - first, len(keys) - start)
-            end, table.count = start + count, first + count
+            stop = min(start + TABLE_KEYS - first, end)
+            table.count = first + stop - start
             table.starts.append(first)
-            table.firsts.append(offsets[start])
+            table.firsts.append(keys.first + ((keys.lows[start] - keys.first) & _HALF_MASK))
             table.times.append(store_ms)
-            table.tags[first : table.count] = tags[start:end]
-            table.before[first : table.count] = before[start:end]
-            table.lows[first : table.count] = lows[start:end]
-            self._count += count
-            start = end
+            table.tags[first : table.count] = keys.tags[start:stop]
+            table.before[first : table.count] = before[start:stop]
+            table.lows[first : table.count] = keys.lows[start:stop]
+            self._count += stop - start
+            start = stop
 
-    def _chain(self, hashes: list[int]) -> array[int]:
+    def _chain(self, hashes: memoryview) -> array[int]:
         """Number keys and make them the newest of their chains; return the numbers of those before them."""
-        if not self._heads:
-            self._heads = array("I", (0,)) * CELLS
+        if not len(self._heads):
+            self._heads = _cells()
         start = (self._first + self._count) % NUMBERS
         linked = compiled.chain(self._heads, start, hashes)
         if linked is not None:
@@ -179,7 +200,7 @@ class SealedSends:
             heads[cell] = number
         return array("I", before)
 
-    def _with_room(self, oldest_ms: StoreTimeMs) -> SealedTable:
+    def _with_room(self, oldest_ms: StoreTimeMs) -> ChainedTable:
         """Return the newest table, or a new one if it is full."""
         tables = self._tables
         if tables and tables[-1].count < TABLE_KEYS:
@@ -187,7 +208,7 @@ class SealedSends:
         if len(tables) >= TABLES_MAX:
             self.forgotten_early += tables[0].count_since(oldest_ms)
             self._forget_oldest()
-        tables.append(SealedTable())
+        tables.append(ChainedTable())
         return tables[-1]
 
     def _forget_oldest(self) -> None:
@@ -213,7 +234,7 @@ class SealedSends:
     def clear(self) -> None:
         """Forget everything."""
         self._tables.clear()
-        self._heads = array("I")
+        self._heads = _NO_CELLS
         self._first, self._count = _FIRST_NUMBER, 0
 
     def has_any(self, keys: list[bytes]) -> bool:
