@@ -212,7 +212,7 @@ def records_of(data: Any = BATCH, **others: Any) -> Any:
         {"born_host": V6},
         {"store_host": V6},
     ],
-    ids=repr,
+    ids=lambda others: "-".join(others),
 )
 def test_batches_of_other_kinds_are_declined(others: dict[str, Any]) -> None:
     assert records_of(**others) is None

@@ -189,7 +189,7 @@ def test_the_least_and_the_most_are_read() -> None:
         {"shape": (b"",)},
         {"shape": ("", b"", 1, None)},
     ],
-    ids=str,
+    ids=lambda changed: "-".join(changed),
 )
 def test_what_is_asked_wrongly_is_declined(changed: dict[str, Any]) -> None:
     assert read(**({"frames": [frame()]} | changed)) is None

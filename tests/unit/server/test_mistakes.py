@@ -532,7 +532,7 @@ def send_burst(bench: test_repeated_sends.Bench, *keys: str) -> test_repeated_se
     return origin
 
 
-@pytest.mark.parametrize("name", ["_known", "_calls_of", "_header"])
+@pytest.mark.parametrize("name", ["_known", "_calls_of", "_replies"])
 def test_sends_that_have_no_joined_answer_are_answered_one_by_one(
     mistakes: Mistakes, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
