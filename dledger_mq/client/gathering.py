@@ -20,7 +20,7 @@ HELD_BYTES_MAX: Final = 128 * 1024
 """More is sent at once: the bytes cost more than the wake-up then."""
 
 
-class Gathering:
+class RequestGathering:
     """Holds and sends the requests of one connection. `run` is its task.
 
     Args:

@@ -24,7 +24,7 @@ from dledger_mq.client.errors import (
     RequestTimeoutError,
     TooLateError,
 )
-from dledger_mq.client.gathering import Gathering
+from dledger_mq.client.gathering import RequestGathering
 from dledger_mq.client.tls import chosen_tls
 from dledger_mq.client.wire import Wire, open_wire
 from dledger_mq.net.loop import Event, Starter, current_loop
@@ -98,7 +98,7 @@ class Link:
         loop = current_loop()
         self._now, self._new_event = loop.now, loop.new_event
         self._deadlines = DeadlineWatch(loop, self._give_up_late)
-        self._gathering = Gathering(loop, self._write)
+        self._gathering = RequestGathering(loop, self._write)
         self._probe = probe
         self._wire: Wire | None = None
         self._settled = anyio.Event()  # connected, or known not to be

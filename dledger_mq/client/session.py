@@ -189,17 +189,13 @@ class Session:
                 link = self.links.get(address) if address is not None else None
             except ClientClosedError as error:
                 raise unknown or error from error
-            left = deadline - self.loop.now()
+            try_s = min(deadline - self.loop.now(), try_timeout_s)
             if address is None or link is None:
                 failure = NoRouteError(broker_name, "no node of this group is known")
             else:
                 try:
                     answer = await link.call(
-                        code,
-                        ext,
-                        body,
-                        timeout_s=min(left, try_timeout_s),
-                        is_gathered=is_gathered,
+                        code, ext, body, timeout_s=try_s, is_gathered=is_gathered
                     )
                 except (ConnectionLostError, RequestTimeoutError) as error:
                     failure = error

@@ -3,7 +3,7 @@
  * Each of its functions is a faster way to what Python code beside its call does already, and leaves to that code whatever
  * is not usual, and whatever is wrong: it decides, and finds the words. So nothing is refused here, and there is one
  * place for each refusal. _sends.c has what leaders do, _fold.c what every replica does, _pulls.c what pulls do,
- * _filters.c what those by properties do, _compiled.h what they share.
+ * _filters.c what those by properties do and _conditions.c what they judge by, _compiled.h what they share.
  */
 #include "_compiled.h"
 
@@ -17,6 +17,7 @@ static PyMethodDef functions[] = {
     {"chain", chain, METH_VARARGS, see},
     {"chained_keys", chained_keys, METH_VARARGS, see},
     {"asked_values", asked_values, METH_VARARGS, see},
+    {"judged_records", judged_records, METH_VARARGS, see},
     {"chosen_runs", chosen_runs, METH_VARARGS, see},
     {NULL, NULL, 0, NULL},
 };

@@ -5,6 +5,7 @@ from dledger_mq.message.compiled import (
     ChooseRuns,
     EncodeRecords,
     FoldUsual,
+    JudgeRecords,
     ParseRecords,
     ReadBatch,
 )
@@ -16,4 +17,5 @@ fold_usual: FoldUsual
 chain: Chain
 chained_keys: ChainedKeys
 asked_values: AskedValues
+judged_records: JudgeRecords
 chosen_runs: ChooseRuns

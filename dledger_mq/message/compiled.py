@@ -81,6 +81,17 @@ the first that does not stand whole in the last stretch that begins at it or bef
 has none of that name. Declines all, if one is no plain V1 record with IPv4 hosts."""
 
 
+Verdicts = tuple[int, list[int], list[int]]
+"""The count of the records that were looked at; the numbers, from 0, of those that are wanted, and of those left."""
+
+JudgeRecords = Callable[
+    [memoryview, list[int], list[Any], "tuple[bytes, ...]", bytes], "Verdicts | None"
+]
+"""Takes units, positions, stretches and marks as `AskedValues` does, and a condition on these names, laid out in bytes
+(dledger_mq/filters/layout.py). Judges each record up to the first that does not stand whole in its stretch, but for
+those that are no plain V1 record with IPv4 hosts, or on which what decides is not laid out. Declines places that do not
+ascend."""
+
 ChosenRuns = tuple[list[tuple[int, int]], int, int, int, int]
 """The wanted records among some units: where they stand, those back to back as one, each with the first position and
 that after the last; how many records that are; how many units were looked at; the physical offsets of the first and the
@@ -101,6 +112,7 @@ class _Functions(NamedTuple):
     chain: Chain
     chained_keys: ChainedKeys
     asked_values: AskedValues
+    judged_records: JudgeRecords
     chosen_runs: ChooseRuns
 
 
@@ -123,18 +135,18 @@ _FOUND: Final = _find()
 is_built = _FOUND is not None
 is_used = False
 read_batch, encode_records, parse_records, fold_usual, chain, chained_keys = _NONE[:6]
-asked_values, chosen_runs = _NONE[6:]
+asked_values, judged_records, chosen_runs = _NONE[6:]
 
 
 def choose(*, is_wanted: bool) -> None:
     """Use the stage from now on, if it is wanted and was built; for all of the process."""
     # A choice of the process, looked up by each call.
     global is_used, read_batch, encode_records, parse_records, fold_usual, chain
-    global chained_keys, asked_values, chosen_runs
+    global chained_keys, asked_values, judged_records, chosen_runs
     is_used = is_wanted and is_built
     functions = _FOUND if is_used and _FOUND else _NONE
     read_batch, encode_records, parse_records, fold_usual, chain, chained_keys = functions[:6]
-    asked_values, chosen_runs = functions[6:]
+    asked_values, judged_records, chosen_runs = functions[6:]
 
 
 def describe() -> str:

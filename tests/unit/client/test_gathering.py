@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from dledger_mq.client import gathering
-from dledger_mq.client.gathering import HELD_BYTES_MAX, Gathering
+from dledger_mq.client.gathering import HELD_BYTES_MAX, RequestGathering
 from dledger_mq.net.loop import current_loop
 from tests.unit.client.test_push_consumer import until
 
@@ -20,7 +20,7 @@ class Written:
 
     def __init__(self) -> None:
         self.writes: list[bytes] = []
-        self.gathering = Gathering(current_loop(), self.writes.append)
+        self.gathering = RequestGathering(current_loop(), self.writes.append)
 
     def put(self, *opaques: int) -> None:
         for opaque in opaques:
