@@ -13,7 +13,7 @@ from rich.table import Table
 from bench.exits import EXIT_OK
 
 FOLDER = Path(__file__).parent
-PARTS_OF_OTHERS = {"cli", "pysyncobj_peer", "pysyncobj_counter", "grpc_load"}
+PARTS_OF_OTHERS = {"cli", "pysyncobj_peer", "pysyncobj_counter", "grpc_load", "empty_proxy"}
 
 
 def add_list(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -2,8 +2,9 @@
 
     python -m bench.proxies [--rounds 3] [--seconds 4] [--heat 8] [--backlog-mib 160] [--heap-mb 512] [--json]
 
-A group of three, both proxies and one client after the other (`bench/grpc_load.py`), all on this machine. Proxies
-take turns within each round; medians of the rounds are printed. `send`: calls with one message of 1 KiB, one or 64 at
+A group of three, both proxies and one client after the other (`bench/grpc_load.py`), all on this machine; and as the
+floor of ours what answers sends without brokers (`bench/empty_proxy.py`). Proxies take turns within each round; medians
+of the rounds are printed. `send`: calls with one message of 1 KiB, one or 64 at
 a time. `receive`: up to 32 messages and their acknowledgement, 8 at a time, of a backlog. Processor time is that of the
 proxy, and of the three brokers together; memory is what each proxy has of its own in the end. Apache's listens on all
 addresses, so everything is in a network of its own, which needs root; without that, or its jars (make interop), ours is
@@ -58,6 +59,7 @@ class ProxyWork:
         return f"{self.what} x {self.in_flight}"
 
 
+EMPTY: Final = "empty"
 WORKS: Final = (ProxyWork("send", 1), ProxyWork("send", 64), ProxyWork("receive", 8))
 
 
@@ -112,6 +114,13 @@ def our_proxy(folder: Path, namesrv: str) -> Process:
     (port,) = free_ports(1)
     command = [program("dledger-proxy"), "-n", namesrv, "--listen", f"127.0.0.1:{port}"]
     return Process("ours", command, log=folder / "ours.log", port=port)
+
+
+def empty_proxy(folder: Path) -> Process:
+    """Make what answers sends without brokers; it is not started."""
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "bench.empty_proxy", f"127.0.0.1:{port}"]
+    return Process(EMPTY, command, log=folder / "empty.log", port=port)
 
 
 def worked(
@@ -183,7 +192,7 @@ def measure(folder: Path, options: argparse.Namespace) -> ProxyFigures:
         group.wait_listening(PATIENCE_S)
         made_topic(group, TOPIC)
         fill(group.namesrv, options.backlog_mib)
-        proxies = [our_proxy(folder, group.namesrv)]
+        proxies = [our_proxy(folder, group.namesrv), empty_proxy(folder)]
         if lacking is None:
             apache = apache_proxy(
                 folder / "apache",
@@ -197,20 +206,23 @@ def measure(folder: Path, options: argparse.Namespace) -> ProxyFigures:
             stack.callback(proxy.kill)
             proxy.start()
         wait_listening(proxies, PATIENCE_S)
-        for work in WORKS:
-            for proxy in proxies:
-                worked(proxy, group.nodes, work, warm_up_s=WARM_UP_S, seconds=options.heat)
+        turns = [
+            (work, proxy)
+            for work in WORKS
+            for proxy in proxies
+            if work.what == "send" or proxy.name != EMPTY
+        ]
+        for work, proxy in turns:
+            worked(proxy, group.nodes, work, warm_up_s=WARM_UP_S, seconds=options.heat)
         rounds = [
             worked(proxy, group.nodes, work, warm_up_s=WARM_UP_S, seconds=options.seconds)
             for _ in range(options.rounds)
-            for work in WORKS
-            for proxy in proxies
+            for work, proxy in turns
         ]
         memory = {proxy.name: memory_of(proxy.pid).own_mib for proxy in proxies if proxy.pid}
     costs = [
         median_of([each for each in rounds if (each.proxy, each.work) == (proxy.name, work.label)])
-        for work in WORKS
-        for proxy in proxies
+        for work, proxy in turns
     ]
     return ProxyFigures(costs, memory, lacking)
 

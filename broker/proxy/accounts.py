@@ -64,6 +64,11 @@ class Accounts:
         self._now = now or (lambda: datetime.now(UTC))
         self._lines = LimitedLog()
 
+    @property
+    def is_open(self) -> bool:
+        """True while everybody may do everything."""
+        return self.rules is None
+
     def sender(self, call: str, metadata: Mapping[str, str | bytes], address: str) -> CallSender:
         """Return who makes a call.
 

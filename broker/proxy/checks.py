@@ -6,6 +6,7 @@ The rules are those of Apache's proxy, whose codes clients know; limits that bro
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from broker.proxy.protocol.numbers import Code
@@ -25,6 +26,8 @@ PROPERTIES_MAX: Final = 128
 PROPERTIES_BYTES_MAX: Final = 16 * 1024
 """Of the application's properties, tag and keys of a message; Apache's proxy has the same limits."""
 
+NAME_CHARS_KEPT_MAX: Final = 128
+"""Of names about which it is remembered what is wrong with them."""
 
 SYSTEM_PROPERTIES: Final = frozenset(
     {
@@ -50,12 +53,21 @@ def topic_of(resource: Any) -> str:
         CallRefusedError: it is none.
     """
     name = _name(resource)
-    problem = topic_problem(name) or send_problem(name)
-    if problem is None and (is_system_topic(name) or is_retry_topic(name)):
-        problem = f"topic {name} is the system's"
+    find_problem = _kept_problem if len(name) <= NAME_CHARS_KEPT_MAX else _topic_problem
+    problem = find_problem(name)
     if problem is not None:
         raise CallRefusedError(Code.ILLEGAL_TOPIC, problem)
     return name
+
+
+def _topic_problem(name: str) -> str | None:
+    problem = topic_problem(name) or send_problem(name)
+    if problem is None and (is_system_topic(name) or is_retry_topic(name)):
+        problem = f"topic {name} is the system's"
+    return problem
+
+
+_kept_problem: Final = lru_cache(maxsize=1024)(_topic_problem)  # every message asks
 
 
 def group_of(resource: Any) -> str:

@@ -68,9 +68,12 @@ class Facts:
             CallRefusedError: a broker refuses the question.
             ClientError: nobody could be asked.
         """
-        found = await self._find(_TOPICS, topic, broker_names)
-        said = str((found.get("attributes") or {}).get(_KIND_ATTRIBUTE, ""))
-        return (MessageType[said],) if said in MessageType.__members__ else _ALL_KINDS
+        return _kinds_of(await self._find(_TOPICS, topic, broker_names))
+
+    def known_kinds(self, topic: str) -> tuple[MessageType, ...]:
+        """Return what `kinds` would without asking; nothing where it would ask."""
+        kept = self._fresh(_TOPICS, topic)
+        return () if kept is None else _kinds_of(kept)
 
     async def group(self, group: str, broker_names: Sequence[str]) -> GroupFacts:
         """Return the settings of a consumer group. Raises as `kinds` does."""
@@ -83,10 +86,10 @@ class Facts:
 
     async def _find(self, kind: _Kind, name: str, broker_names: Sequence[str]) -> _Object:
         """Return an object that a broker group tells of a name, in their order; empty where none knows it."""
-        now = self._session.loop.now
+        fresh = self._fresh(kind, name)
+        if fresh is not None:
+            return fresh
         kept = self._kept.get((kind.field, name))
-        if kept is not None and now() - kept[0] < KEPT_S:
-            return kept[1]
         found: _Object | None = None
         failure: ClientError = NoRouteError(name, "no broker group is known")
         for place, broker_name in enumerate(broker_names, start=1):
@@ -112,8 +115,20 @@ class Facts:
             found = kept[1]
         if len(self._kept) >= KEPT_MAX:
             self._kept.clear()
-        self._kept[kind.field, name] = (now(), found)
+        self._kept[kind.field, name] = (self._session.loop.now(), found)
         return found
+
+    def _fresh(self, kind: _Kind, name: str) -> _Object | None:
+        """Return what is remembered and not too old."""
+        kept = self._kept.get((kind.field, name))
+        if kept is None or self._session.loop.now() - kept[0] >= KEPT_S:
+            return None
+        return kept[1]
+
+
+def _kinds_of(topic_config: _Object) -> tuple[MessageType, ...]:
+    said = str((topic_config.get("attributes") or {}).get(_KIND_ATTRIBUTE, ""))
+    return (MessageType[said],) if said in MessageType.__members__ else _ALL_KINDS
 
 
 def _decoded(body: bytes, broker_name: str) -> _Object:

@@ -90,6 +90,9 @@ class Producing:
 
     async def _send_all(self, messages: Sequence[MessageToSend]) -> Any:
         """Send messages at the same time, but those of one message group one after the other."""
+        if len(messages) == 1:  # without tasks, which cost as much as the send
+            entry = await self._entry(messages[0])
+            return SendMessageResponse(status=entry.status, entries=[entry])
         entries: list[Any] = [None] * len(messages)
         rows: dict[str, list[int]] = {}
         for place, message in enumerate(messages):
@@ -126,14 +129,17 @@ class Producing:
         Raises:
             CallRefusedError, ClientError: it is not stored, or nobody knows.
         """
-        queues = await self._session.routes.publish_queues(message.topic)
+        routes = self._session.routes
+        queues = routes.sure_publish_queues(message.topic) or await routes.publish_queues(
+            message.topic
+        )
         await self._check_kind(message, queues)
         queue = queues[_place(message, len(queues))]
         ext = {
             "a": message.topic,
             "b": message.topic,
             "c": "TBW102",
-            "d": str(self._session.routes.default_queues),
+            "d": str(routes.default_queues),
             "e": str(queue.queue_id),
             "f": str(message.sys_flag),
             "g": str(message.born_ms),
@@ -150,6 +156,7 @@ class Producing:
             message.body,
             timeout_s=SEND_TIMEOUT_S,
             try_timeout_s=SEND_TIMEOUT_S,
+            is_gathered=True,
         )
         if answer.code == ResponseCode.SUCCESS:
             return _sent(message, queue, answer)
@@ -163,11 +170,13 @@ class Producing:
 
     async def _check_kind(self, message: MessageToSend, queues: Sequence[MessageQueue]) -> None:
         """Refuse a message of a kind that its topic does not take; where no broker tells it may be sent."""
-        brokers = sorted({queue.broker_name for queue in queues})
-        try:
-            kinds = await self._facts.kinds(message.topic, brokers)
-        except (CallRefusedError, ClientError):
-            return
+        kinds = self._facts.known_kinds(message.topic)
+        if not kinds:
+            brokers = sorted({queue.broker_name for queue in queues})
+            try:
+                kinds = await self._facts.kinds(message.topic, brokers)
+            except (CallRefusedError, ClientError):
+                return
         if message.kind not in kinds:
             text = f"topic {message.topic} takes {', '.join(one.name for one in kinds)}, not {message.kind.name}"
             raise CallRefusedError(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)

@@ -129,6 +129,8 @@ class Service:
 
     def _sender(self, call: str, context: Context) -> CallSender:
         """Return who makes a call; raises CallRefusedError if that is not proved."""
+        if self._accounts.is_open:  # without reading what nobody looks at
+            return CallSender("", address_of(context))
         return self._accounts.sender(call, metadata_of(context), address_of(context))
 
     def _check(self, call: str, context: Context, needs: Needs) -> CallSender:
@@ -142,7 +144,9 @@ class Service:
         self._check(call, context, to_consume(group, [topic]))
 
     def _check_producer(self, call: str, context: Context, topics: Iterable[Any]) -> None:
-        self._check(call, context, to_send(map(checks.topic_of, topics)))
+        names = [checks.topic_of(topic) for topic in topics]
+        if not self._accounts.is_open:
+            self._check(call, context, to_send(names))
 
     # Calls, by their names. Each returns its answer, or raises what its status says.
 

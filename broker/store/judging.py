@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import NamedTuple
 
 from broker.store.record_reader import PulledLog
@@ -40,7 +40,10 @@ def judge(
     bytes_max: int,
     log_end: Position,
 ) -> Judged:
-    """Look at the records of some units, up to the first that is not in memory, or with which there are `bytes_max`."""
+    """Look at the records of some units, up to the first that is not in memory, or with which there are `bytes_max`.
+
+    What compiled code leaves, all of them where there is none, is judged by the filter's values.
+    """
     starts, sizes = _places(units)
     if sum(sizes) > bytes_max:
         count = 1 + sum(total < bytes_max for total in accumulate(sizes[:-1]))
@@ -56,19 +59,31 @@ def judge(
         found = memoryview(data[place])[first : first + sizes[number]]
         return found if len(found) == sizes[number] else None
 
-    rows: Sequence[Sequence[bytes | None]] | None
-    rows = compiled.asked_values(units, positions, data, property_filter.marks)
-    if rows is None:
-        rows = []
-        for number in range(len(starts)):
-            each = record(number)
-            if each is None:
-                break
-            rows.append(property_filter.values(record_properties(each)))
-    wanted = [(number, record(number)) for number in property_filter.matching(rows)]
-    return Judged(
-        [(number, each) for number, each in wanted if each is not None], sizes[: len(rows)]
-    )
+    marks = property_filter.marks
+    verdicts = compiled.judged_records(units, positions, data, marks, property_filter.layout)
+    wanted: list[int] = []
+    if verdicts is None:
+        left = [*takewhile(lambda number: record(number) is not None, range(len(starts)))]
+        count = len(left)
+    else:
+        count, wanted, left = verdicts
+    if left:
+        rows: Sequence[Sequence[bytes | None]] | None
+        rows = compiled.asked_values(_units_of(units, left), positions, data, marks)
+        if rows is None:
+            each_left = [each for each in map(record, left) if each is not None]
+            rows = [property_filter.values(record_properties(each)) for each in each_left]
+        wanted = sorted((*wanted, *(left[place] for place in property_filter.matching(rows))))
+    given = ((number, record(number)) for number in wanted)
+    return Judged([(number, each) for number, each in given if each is not None], sizes[:count])
+
+
+def _units_of(units: memoryview, numbers: Sequence[int]) -> memoryview:
+    """Return some of the units."""
+    if len(numbers) * UNIT_BYTES == len(units):
+        return units
+    places = (number * UNIT_BYTES for number in numbers)
+    return memoryview(b"".join(units[at : at + UNIT_BYTES] for at in places))
 
 
 def _places(units: memoryview) -> tuple[tuple[int, ...], tuple[int, ...]]:

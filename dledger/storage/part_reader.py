@@ -233,9 +233,10 @@ class LoadPlanner:
         found = Stretches([], [])
         if self._add_older(found, zip(starts[:older_count], sizes, strict=False)):
             newest = starts[older_count:]
-            entries = self._log.newest_around(newest) if newest else []
-            found.positions.extend([each.position + ENTRY_HEADER_BYTES for each in entries])
-            found.data.extend([each.body for each in entries])
+            if newest:
+                positions, bodies = self._log.newest_around(newest)
+                found.positions.extend(positions)
+                found.data.extend(bodies)
         return found
 
     def _add_older(self, found: Stretches, places: Iterable[Place]) -> bool:

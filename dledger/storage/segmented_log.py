@@ -497,8 +497,8 @@ class SegmentedLog:
             None if entry is None else (entry.position + ENTRY_HEADER_BYTES, memoryview(entry.body))
         )
 
-    def newest_around(self, positions: Sequence[int]) -> list[Entry]:
-        """Return the entries that cover some bytes, ascending, perhaps with others between them.
+    def newest_around(self, positions: Sequence[int]) -> tuple[list[int], list[bytes]]:
+        """Return where the bodies of entries begin that cover some bytes, ascending, perhaps others between, and these.
 
         Args:
             positions: of the bytes, ascending, from `newest_position` to the log's end.
@@ -508,9 +508,9 @@ class SegmentedLog:
         assert first is not None, f"{positions[0]} lies outside the log"
         assert last is not None, f"{positions[-1]} lies outside the log"
         if last - first < _BETWEEN_MAX * len(positions):
-            return self._cache.get_each(map(Index, range(first, last + 1)))
+            return self._cache.bodies_between(first, last)
         found = dict.fromkeys(index_at(Position(each)) for each in positions)
-        return self._cache.get_each(each for each in found if each is not None)
+        return self._cache.bodies_of(each for each in found if each is not None)
 
     def first_in_memory(self) -> Index:
         """Return the entry from which on all are in memory; one after the last if none is."""

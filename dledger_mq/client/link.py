@@ -24,6 +24,7 @@ from dledger_mq.client.errors import (
     RequestTimeoutError,
     TooLateError,
 )
+from dledger_mq.client.gathering import RequestGathering
 from dledger_mq.client.tls import chosen_tls
 from dledger_mq.client.wire import Wire, open_wire
 from dledger_mq.net.loop import Event, Starter, current_loop
@@ -57,11 +58,12 @@ class Opaques:
 class _Answer:
     """A place for one answer."""
 
-    __slots__ = ("arrived", "command", "deadline")
+    __slots__ = ("arrived", "command", "deadline", "is_gathered")
 
-    def __init__(self, arrived: Event, deadline: float) -> None:
+    def __init__(self, arrived: Event, deadline: float, *, is_gathered: bool) -> None:
         self.arrived = arrived
         self.deadline = deadline
+        self.is_gathered = is_gathered
         self.command: RemotingCommand | None = None
 
 
@@ -96,6 +98,7 @@ class Link:
         loop = current_loop()
         self._now, self._new_event = loop.now, loop.new_event
         self._deadlines = DeadlineWatch(loop, self._give_up_late)
+        self._gathering = RequestGathering(loop, self._write)
         self._probe = probe
         self._wire: Wire | None = None
         self._settled = anyio.Event()  # connected, or known not to be
@@ -111,6 +114,7 @@ class Link:
                 async with anyio.create_task_group() as nursery:
                     nursery.start_soon(self._watch_silence, self._wire)
                     nursery.start_soon(self._deadlines.run)
+                    nursery.start_soon(self._gathering.run)
                     await self._wire.serve(self._on_frames)
             except* ConnectionLostError as group:
                 self._reason = str(group.exceptions[0])
@@ -167,8 +171,11 @@ class Link:
         body: bytes = b"",
         *,
         timeout_s: float,
+        is_gathered: bool = False,
     ) -> RemotingCommand:
         """Send a request and return its answer, whatever its code.
+
+        With `is_gathered` it may wait a little for others, and leaves with them (gathering.py).
 
         Raises:
             NotConnectedError, TooLateError: the request was not sent: there was no connection, or
@@ -185,13 +192,18 @@ class Link:
                     f"no connection to {self.address} in {timeout_s:g} s; nothing was sent"
                 )
         opaque = self._opaques.take()
-        answer = self._answers[opaque] = _Answer(self._new_event(), deadline)
+        answer = _Answer(self._new_event(), deadline, is_gathered=is_gathered)
+        self._answers[opaque] = answer
         self._deadlines.set(deadline)
         try:
-            self._transmit(code, opaque, ext=ext, body=body)
+            if is_gathered:
+                self._gathering.put(opaque, self._frame(code, opaque, ext=ext, body=body))
+            else:
+                self._transmit(code, opaque, ext=ext, body=body)
             await answer.arrived.wait()
         finally:
-            self._answers.pop(opaque, None)
+            if self._answers.pop(opaque, None) is not None and is_gathered:
+                self._gathering.ended((opaque,))
         if answer.command is not None:
             return answer.command
         if self.is_closed:
@@ -228,7 +240,18 @@ class Link:
         body: bytes,
     ) -> None:
         """Send a request at once; the callers have made sure that the link is connected."""
-        assert self._wire is not None, "connected"
+        self._write(self._frame(code, opaque, flag=flag, ext=ext, body=body))
+
+    def _frame(
+        self,
+        code: int,
+        opaque: int,
+        *,
+        flag: int = 0,
+        ext: Mapping[str, str] | None,
+        body: bytes,
+    ) -> bytes:
+        """Make a request, signed."""
         credentials = self._credentials
         command = RemotingCommand(
             code=code,
@@ -238,13 +261,18 @@ class Link:
             ext=dict(ext or {}) if credentials is None else credentials.sign(ext or {}, body),
             body=body,
         )
-        self._wire.send_nowait(encode_command(command))
+        return encode_command(command)
+
+    def _write(self, data: bytes) -> None:
+        assert self._wire is not None, "connected"
+        self._wire.send_nowait(data)
 
     def _on_frames(self, frames: list[Frame]) -> None:
         """Hand answers to those who wait and requests to the handler.
 
         A header that cannot be read ends the connection.
         """
+        gathered: list[int] = []
         for frame in frames:
             try:
                 command = decode_command(frame)
@@ -257,6 +285,10 @@ class Link:
             if answer is not None:  # else its caller gave up
                 answer.command = self._attributed(command)
                 answer.arrived.set()
+                if answer.is_gathered:
+                    gathered.append(command.opaque)
+        if gathered:
+            self._gathering.ended(gathered)
 
     def _attributed(self, answer: RemotingCommand) -> RemotingCommand:
         """Return an answer whose remark says, where it is about access, whom the server has refused."""

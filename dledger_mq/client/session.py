@@ -171,12 +171,14 @@ class Session:
         *,
         timeout_s: float = REQUEST_TIMEOUT_S,
         try_timeout_s: float = TRY_TIMEOUT_S,
+        is_gathered: bool = False,
     ) -> tuple[RemotingCommand, ClientError | None]:
         """Ask as `call_group` does; return beside the answer how an earlier try ended that may have been carried out.
 
-        For requests that are answered otherwise when they were carried out before. Raises as `call_group`.
+        For requests that are answered otherwise when they were carried out before. With `is_gathered` it may wait a
+        little for others, and leaves with them (`Link.call`). Raises as `call_group`.
         """
-        deadline = anyio.current_time() + timeout_s
+        deadline = self.loop.now() + timeout_s
         tries = 0
         unknown: ClientError | None = None
         while True:
@@ -187,12 +189,14 @@ class Session:
                 link = self.links.get(address) if address is not None else None
             except ClientClosedError as error:
                 raise unknown or error from error
-            left = deadline - anyio.current_time()
+            try_s = min(deadline - self.loop.now(), try_timeout_s)
             if address is None or link is None:
                 failure = NoRouteError(broker_name, "no node of this group is known")
             else:
                 try:
-                    answer = await link.call(code, ext, body, timeout_s=min(left, try_timeout_s))
+                    answer = await link.call(
+                        code, ext, body, timeout_s=try_s, is_gathered=is_gathered
+                    )
                 except (ConnectionLostError, RequestTimeoutError) as error:
                     failure = error
                     unknown = unknown if error.definite else error
@@ -201,7 +205,7 @@ class Session:
                         return answer, unknown
                 self.routes.report_failure(broker_name, address)
             tries += 1
-            if anyio.current_time() + backoff_s(tries) >= deadline:
+            if self.loop.now() + backoff_s(tries) >= deadline:
                 if unknown is not None:
                     raise unknown
                 if answer is not None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple, cast
 
+from dledger_mq.filters import layout
 from dledger_mq.filters.readings import Value, are_equal, numbers, reading_beside
 
 Values = Sequence["bytes | None"]
@@ -40,6 +41,7 @@ class Operand(NamedTuple):
         depth: of what is nested in it; 1 for a name or a constant.
         constant: its value, if that is the same for all messages.
         name: where its value stands among the values, for a name.
+        layout: of a condition, as far as it can be laid out.
     """
 
     kind: Kind
@@ -48,6 +50,7 @@ class Operand(NamedTuple):
     depth: int = 1
     constant: Value = None
     name: int = -1
+    layout: bytes = layout.NOT_LAID_OUT
 
 
 class MisplacedError(ValueError):
@@ -94,15 +97,27 @@ def as_condition(operand: Operand) -> Condition:
             raise MisplacedError(f"{operand.shown} is no condition: compare it with something")
 
 
-def condition(evaluate: Condition, *parts: Operand) -> Operand:
+def as_layout(operand: Operand) -> bytes:
+    """Return what `as_condition` does as it is laid out."""
+    if operand.kind is Kind.NAME:
+        return layout.lone_name(operand.name)
+    if operand.kind is Kind.BOOLEAN:
+        return layout.constant(is_true=bool(operand.constant))
+    return operand.layout
+
+
+def condition(
+    evaluate: Condition, *parts: Operand, laid_out: bytes = layout.NOT_LAID_OUT
+) -> Operand:
     """Return a condition as an operand that is made of others."""
     depth = 1 + max(part.depth for part in parts)
-    return Operand(Kind.CONDITION, evaluate, "a condition", depth)
+    return Operand(Kind.CONDITION, evaluate, "a condition", depth, layout=laid_out)
 
 
 def negation(operand: Operand) -> Operand:
     """Return NOT of an operand; of unknown it is unknown."""
-    return condition(_opposite(as_condition(operand)), operand)
+    laid_out = layout.opposite(as_layout(operand))
+    return condition(_opposite(as_condition(operand)), operand, laid_out=laid_out)
 
 
 def _opposite(judge: Condition) -> Condition:
@@ -127,7 +142,7 @@ def conjunction(operands: Sequence[Operand]) -> Operand:
                 verdict = None
         return verdict
 
-    return condition(evaluate, *operands)
+    return condition(evaluate, *operands, laid_out=layout.every([*map(as_layout, operands)]))
 
 
 def disjunction(operands: Sequence[Operand]) -> Operand:
@@ -144,29 +159,45 @@ def disjunction(operands: Sequence[Operand]) -> Operand:
                 verdict = None
         return verdict
 
-    return condition(evaluate, *operands)
+    return condition(evaluate, *operands, laid_out=layout.one_of([*map(as_layout, operands)]))
 
 
 def is_null(operand: Operand) -> Operand:
     """Return IS NULL, which is never unknown (H15)."""
     evaluate = operand.evaluate
-    return condition(lambda values: evaluate(values) is None, operand)
+    laid_out = _nullness(operand)
+    return condition(lambda values: evaluate(values) is None, operand, laid_out=laid_out)
 
 
 def is_not_null(operand: Operand) -> Operand:
     """Return IS NOT NULL, which is never unknown."""
     evaluate = operand.evaluate
-    return condition(lambda values: evaluate(values) is not None, operand)
+    laid_out = layout.opposite(_nullness(operand))
+    return condition(lambda values: evaluate(values) is not None, operand, laid_out=laid_out)
+
+
+def _nullness(operand: Operand) -> bytes:
+    return layout.has_no_value(operand.name) if operand.kind is Kind.NAME else layout.NOT_LAID_OUT
 
 
 def equality(left: Operand, right: Operand) -> Operand:
     """Return `=`."""
-    return condition(_equality(left, right), left, right)
+    return condition(_equality(left, right), left, right, laid_out=_equality_layout(left, right))
 
 
 def inequality(left: Operand, right: Operand) -> Operand:
     """Return `<>`, which is NOT of `=`."""
-    return condition(_opposite(_equality(left, right)), left, right)
+    laid_out = layout.opposite(_equality_layout(left, right))
+    return condition(_opposite(_equality(left, right)), left, right, laid_out=laid_out)
+
+
+def _equality_layout(left: Operand, right: Operand) -> bytes:
+    """Return how `_name_equals` is laid out; the other way round null is unequal, and not unknown."""
+    if left.kind is not Kind.NAME or right.constant is None:
+        return layout.NOT_LAID_OUT
+    if isinstance(right.constant, bytes):
+        return layout.is_text(left.name, right.constant)
+    return layout.is_number(left.name, "=", right.constant)
 
 
 def _equality(left: Operand, right: Operand) -> Condition:
@@ -204,10 +235,14 @@ def comparison(left: Operand, symbol: str, right: Operand) -> Operand:
                 f"{operand.shown} has no order: <, <=, >, >= and BETWEEN compare names and numbers"
             )
     if left.kind is Kind.NAME and isinstance(right.constant, (int, float)):
-        return condition(_name_compared(left.name, symbol, right.constant), left, right)
+        compared = _name_compared(left.name, symbol, right.constant)
+        laid_out = layout.is_number(left.name, symbol, right.constant)
+        return condition(compared, left, right, laid_out=laid_out)
     if right.kind is Kind.NAME and isinstance(left.constant, (int, float)):
-        compared = _name_compared(right.name, _MIRRORED[symbol], left.constant)
-        return condition(compared, left, right)
+        mirrored = _MIRRORED[symbol]
+        compared = _name_compared(right.name, mirrored, left.constant)
+        laid_out = layout.is_number(right.name, mirrored, left.constant)
+        return condition(compared, left, right, laid_out=laid_out)
     compare, first, second = COMPARISONS[symbol], left.evaluate, right.evaluate
 
     def evaluate(values: Values) -> bool | None:
@@ -259,7 +294,10 @@ def membership(operand: Operand, texts: Sequence[bytes], *, is_wanted: bool) -> 
         value = values[name]
         return None if value is None else (value in among) is is_wanted
 
-    return condition(evaluate, operand)
+    laid_out = layout.is_among(name, texts)
+    if not is_wanted:
+        laid_out = layout.opposite(laid_out)
+    return condition(evaluate, operand, laid_out=laid_out)
 
 
 SEARCHES: Final[dict[str, Callable[[bytes, bytes], bool]]] = {

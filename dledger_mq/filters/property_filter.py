@@ -10,7 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from dledger_mq.filters.conditions import Condition, MisplacedError, Values, as_condition
+from dledger_mq.filters.conditions import (
+    Condition,
+    MisplacedError,
+    Values,
+    as_condition,
+    as_layout,
+)
 from dledger_mq.filters.errors import FilterTextError, UnreadableError
 from dledger_mq.message.properties import NAME_VALUE_SEPARATOR, find_property
 
@@ -33,11 +39,13 @@ class PropertyFilter:
         marks: the names of the properties that it asks for, each with the separator behind it.
         looks: by which the work of one verdict grows: names and constants that are looked at for each message. A list
             is one look, however long; a search in a text counts as one more.
+        layout: its condition, for compiled code (`layout`).
     """
 
     text: str
     marks: tuple[bytes, ...] = field(compare=False)
     looks: int = field(compare=False)
+    layout: bytes = field(compare=False, repr=False)
     _condition: Condition = field(compare=False, repr=False)
 
     def matches(self, properties: bytes) -> bool:
@@ -87,4 +95,4 @@ def compile_filter(text: str) -> PropertyFilter:
     except MisplacedError as error:
         raise FilterTextError(str(error), 1, 1) from None
     marks = tuple(name.encode() + NAME_VALUE_SEPARATOR for name in reader.names)
-    return PropertyFilter(text, marks, reader.looks, condition)
+    return PropertyFilter(text, marks, reader.looks, as_layout(operand), condition)

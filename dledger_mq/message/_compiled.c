@@ -3,7 +3,8 @@
  * Each of its functions is a faster way to what Python code beside its call does already, and leaves to that code whatever
  * is not usual, and whatever is wrong: it decides, and finds the words. So nothing is refused here, and there is one
  * place for each refusal. _sends.c has what leaders do, _bursts.c what for sends that come together, _fold.c and _chains.c
- * what every replica does, _pulls.c what pulls do, _filters.c what those by properties do, _compiled.h what they share.
+ * what every replica does, _pulls.c what pulls do, _filters.c what those by properties do and _conditions.c what they judge
+ * by, _compiled.h what they share.
  */
 #include "_compiled.h"
 
@@ -21,6 +22,7 @@ static PyMethodDef functions[] = {
     {"chain", chain, METH_VARARGS, see},
     {"chained_keys", chained_keys, METH_VARARGS, see},
     {"asked_values", asked_values, METH_VARARGS, see},
+    {"judged_records", judged_records, METH_VARARGS, see},
     {"chosen_runs", chosen_runs, METH_VARARGS, see},
     {"cut_frames", cut_frames, METH_VARARGS, see},
     {"read_sends", read_sends, METH_VARARGS, see},

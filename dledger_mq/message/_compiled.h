@@ -175,6 +175,20 @@ static inline PyObject *concluded(enum outcome outcome, PyObject *result)
 
 void set_up_crc32c(void);
 
+/* Conditions on properties; see _conditions.c. */
+
+enum verdict { IS_FALSE = 0, IS_TRUE = 1, IS_UNKNOWN, UNREADABLE, UNDECIDED };
+
+/* The properties of a record, and the names, each with the separator behind it, that a condition looks for. */
+struct properties {
+    struct text text;
+    const struct text *marks;
+    Py_ssize_t mark_count;
+};
+
+struct text value_of(struct text properties, struct text mark);
+enum verdict verdict_of(const struct properties *looked_at, struct text condition);
+
 /* The functions; see compiled.py. */
 
 PyObject *read_batch(PyObject *module, PyObject *arguments);
@@ -191,6 +205,7 @@ PyObject *fold_entry(PyObject *module, PyObject *arguments);
 PyObject *chain(PyObject *module, PyObject *arguments);
 PyObject *chained_keys(PyObject *module, PyObject *arguments);
 PyObject *asked_values(PyObject *module, PyObject *arguments);
+PyObject *judged_records(PyObject *module, PyObject *arguments);
 PyObject *chosen_runs(PyObject *module, PyObject *arguments);
 
 #endif

@@ -10,6 +10,7 @@ from dledger_mq.message.compiled import (
     FoldEntry,
     FoldUsual,
     JoinAnswers,
+    JudgeRecords,
     ParseRecords,
     PlaceRecords,
     ReadBatch,
@@ -27,6 +28,7 @@ fold_entry: FoldEntry
 chain: Chain
 chained_keys: ChainedKeys
 asked_values: AskedValues
+judged_records: JudgeRecords
 chosen_runs: ChooseRuns
 cut_frames: CutFrames
 read_sends: ReadSends

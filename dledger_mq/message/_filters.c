@@ -1,14 +1,16 @@
 /* What a pull by properties does for each record that it looks at, with nothing but its bytes.
  *
- *     asked_values    the values of some properties of the records of some units   (broker/store/judging.py)
+ *     judged_records    which records of some units a condition wants            (broker/store/judging.py)
+ *     asked_values      the values of some properties of the records of some units
  *
- * It returns None for whatever is not usual, and for whatever is wrong. The records were checked when they were
+ * They return None for whatever is not usual, and for whatever is wrong. The records were checked when they were
  * appended; still each number in them is compared with what is left before anything is read by it.
  */
 #include "_compiled.h"
 
 enum {
-    HELD_MAX = 16 /* records that are found before the first of them is read: they lie far from each other */
+    HELD_MAX = 16, /* records that are found before the first of them is read: they lie far from each other */
+    MARKS_MAX = 512 /* of a filter */
 };
 
 /* Find the properties of a plain record. */
@@ -29,21 +31,8 @@ static enum outcome cut_properties(struct text record, struct text *properties)
     return read_int16(properties->start - 2) == properties->size ? DONE : DECLINED;
 }
 
-/* The value of the last pair that begins with a mark and does not end with it; None: there is none. */
-static PyObject *value_of(struct text properties, struct text mark)
+static PyObject *new_value(struct text value)
 {
-    const char *at = properties.start, *end = at + properties.size;
-    struct text value = {NULL, 0};
-    while (end - at > mark.size) {
-        const char *pair_end = memchr(at, PAIR_END, (size_t)(end - at));
-        if (pair_end == NULL)
-            pair_end = end;
-        if (pair_end - at > mark.size && memcmp(at, mark.start, (size_t)mark.size) == 0)
-            value = (struct text){at + mark.size, pair_end - at - mark.size};
-        if (pair_end == end)
-            break;
-        at = pair_end + 1;
-    }
     if (value.start == NULL)
         Py_RETURN_NONE;
     return PyBytes_FromStringAndSize(value.start, value.size);
@@ -59,7 +48,7 @@ static enum outcome add_row(struct text record, PyObject *marks, Py_ssize_t coun
     for (Py_ssize_t place = 0; outcome == DONE && place < count; place++) {
         outcome = bytes_of(PyTuple_GetItem(marks, place), &mark);
         if (outcome == DONE) {
-            PyObject *value = value_of(properties, mark);
+            PyObject *value = new_value(value_of(properties, mark));
             if (value == NULL || PyTuple_SetItem(row, place, value) < 0) /* which takes the reference */
                 outcome = FAILED;
         }
@@ -144,18 +133,27 @@ static void fetch(struct text record)
 #endif
 }
 
-/* Add the rows of the next records, up to the first that is not there. */
+/* Find the next records, up to the first that is not there; `count` of them are held, whatever comes of it. */
+static enum outcome hold_some(struct look *look, struct held some[HELD_MAX], int *count)
+{
+    *count = 0;
+    while (*count < HELD_MAX && look->unit < look->end) {
+        enum outcome outcome = hold_next(look, &some[*count]);
+        if (outcome != DONE)
+            return outcome;
+        if (look->is_over)
+            break;
+        fetch(some[(*count)++].record);
+    }
+    return DONE;
+}
+
+/* Add the rows of the next records. */
 static enum outcome add_rows(struct look *look, PyObject *marks, Py_ssize_t count, PyObject *rows)
 {
     struct held some[HELD_MAX];
-    int held_count = 0;
-    enum outcome outcome = DONE;
-    while (held_count < HELD_MAX && look->unit < look->end) {
-        outcome = hold_next(look, &some[held_count]);
-        if (outcome != DONE || look->is_over)
-            break;
-        fetch(some[held_count++].record);
-    }
+    int held_count;
+    enum outcome outcome = hold_some(look, some, &held_count);
     for (int place = 0; place < held_count; place++) {
         if (outcome == DONE)
             outcome = add_row(some[place].record, marks, count, rows);
@@ -180,4 +178,73 @@ PyObject *asked_values(PyObject *Py_UNUSED(module), PyObject *arguments)
         outcome = add_rows(&look, marks, PyTuple_Size(marks), rows);
     PyBuffer_Release(&units);
     return concluded(outcome, rows);
+}
+
+/* Verdicts, as they are found. */
+struct judged {
+    struct properties asked;
+    struct text condition;
+    Py_ssize_t count;        /* of the records that were looked at */
+    PyObject *wanted, *open; /* their numbers */
+};
+
+/* Judge the next records. */
+static enum outcome judge_some(struct look *look, struct judged *judged)
+{
+    struct held some[HELD_MAX];
+    int held_count;
+    enum outcome outcome = hold_some(look, some, &held_count);
+    for (int place = 0; place < held_count; place++) {
+        enum verdict verdict = UNDECIDED;
+        if (outcome == DONE && cut_properties(some[place].record, &judged->asked.text) == DONE)
+            verdict = verdict_of(&judged->asked, judged->condition);
+        if (outcome == DONE && (verdict == IS_TRUE || verdict == UNDECIDED))
+            outcome = append_new(verdict == IS_TRUE ? judged->wanted : judged->open,
+                                 PyLong_FromSsize_t(judged->count));
+        judged->count++;
+        PyBuffer_Release(&some[place].buffer);
+    }
+    return outcome;
+}
+
+static enum outcome read_marks(PyObject *tuple, struct text marks[MARKS_MAX], struct properties *asked)
+{
+    asked->marks = marks;
+    asked->mark_count = PyTuple_Size(tuple);
+    enum outcome outcome = asked->mark_count <= MARKS_MAX ? DONE : DECLINED;
+    for (Py_ssize_t place = 0; outcome == DONE && place < asked->mark_count; place++)
+        outcome = bytes_of(PyTuple_GetItem(tuple, place), &marks[place]);
+    return outcome;
+}
+
+PyObject *judged_records(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    Py_buffer units;
+    PyObject *marks, *condition, *result = NULL;
+    struct text texts[MARKS_MAX];
+    struct look look = {.number = -1};
+    struct judged judged = {.count = 0};
+    if (!PyArg_ParseTuple(arguments, "y*O!O!O!S:judged_records", &units, &PyList_Type, &look.positions, &PyList_Type,
+                          &look.stretches, &PyTuple_Type, &marks, &condition))
+        return NULL;
+    look.unit = units.buf;
+    look.end = look.unit + units.len / UNIT_BYTES * UNIT_BYTES;
+    judged.wanted = PyList_New(0);
+    judged.open = PyList_New(0);
+    enum outcome outcome = judged.wanted == NULL || judged.open == NULL ? FAILED : DONE;
+    if (outcome == DONE)
+        outcome = read_marks(marks, texts, &judged.asked);
+    if (outcome == DONE)
+        outcome = bytes_of(condition, &judged.condition);
+    while (outcome == DONE && look.unit < look.end && !look.is_over)
+        outcome = judge_some(&look, &judged);
+    PyBuffer_Release(&units);
+    if (outcome == DONE) {
+        result = Py_BuildValue("nOO", judged.count, judged.wanted, judged.open);
+        if (result == NULL)
+            outcome = FAILED;
+    }
+    Py_XDECREF(judged.wanted);
+    Py_XDECREF(judged.open);
+    return concluded(outcome, result);
 }

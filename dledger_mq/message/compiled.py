@@ -132,6 +132,17 @@ the first that does not stand whole in the last stretch that begins at it or bef
 has none of that name. Declines all, if one is no plain V1 record with IPv4 hosts."""
 
 
+Verdicts = tuple[int, list[int], list[int]]
+"""The count of the records that were looked at; the numbers, from 0, of those that are wanted, and of those left."""
+
+JudgeRecords = Callable[
+    [memoryview, list[int], list[Any], "tuple[bytes, ...]", bytes], "Verdicts | None"
+]
+"""Takes units, positions, stretches and marks as `AskedValues` does, and a condition on these names, laid out in bytes
+(dledger_mq/filters/layout.py). Judges each record up to the first that does not stand whole in its stretch, but for
+those that are no plain V1 record with IPv4 hosts, or on which what decides is not laid out. Declines places that do not
+ascend."""
+
 ChosenRuns = tuple[list[tuple[int, int]], int, int, int, int]
 """The wanted records among some units: where they stand, those back to back as one, each with the first position and
 that after the last; how many records that are; how many units were looked at; the physical offsets of the first and the
@@ -196,6 +207,7 @@ class _Functions(NamedTuple):
     chain: Chain
     chained_keys: ChainedKeys
     asked_values: AskedValues
+    judged_records: JudgeRecords
     chosen_runs: ChooseRuns
     cut_frames: CutFrames
     read_sends: ReadSends
@@ -220,24 +232,33 @@ _NONE: Final = _Functions._make(_decline for _ in _Functions._fields)
 _FOUND: Final = _find()
 is_built = _FOUND is not None
 is_used = False
-read_batch, batch_keys, batch_records, place_records, encode_records = _NONE[:5]
-parse_records, fold_usual, fold_entry, chain, chained_keys, asked_values, chosen_runs = _NONE[5:12]
-cut_frames, read_sends, join_answers = _NONE[12:]
+
+# Set by `choose`.
+read_batch: ReadBatch
+batch_keys: BatchKeys
+batch_records: BatchRecords
+place_records: PlaceRecords
+encode_records: EncodeRecords
+parse_records: ParseRecords
+fold_usual: FoldUsual
+fold_entry: FoldEntry
+chain: Chain
+chained_keys: ChainedKeys
+asked_values: AskedValues
+judged_records: JudgeRecords
+chosen_runs: ChooseRuns
+cut_frames: CutFrames
+read_sends: ReadSends
+join_answers: JoinAnswers
 
 
 def choose(*, is_wanted: bool) -> None:
     """Use the stage from now on, if it is wanted and was built; for all of the process."""
     # A choice of the process, looked up by each call.
-    global is_used, read_batch, batch_keys, batch_records, place_records, encode_records
-    global parse_records, fold_usual, fold_entry, chain, chained_keys, asked_values, chosen_runs
-    global cut_frames, read_sends, join_answers
+    global is_used
     is_used = is_wanted and is_built
     functions = _FOUND if is_used and _FOUND else _NONE
-    read_batch, batch_keys, batch_records, place_records, encode_records = functions[:5]
-    parse_records, fold_usual, fold_entry, chain, chained_keys, asked_values, chosen_runs = (
-        functions[5:12]
-    )
-    cut_frames, read_sends, join_answers = functions[12:]
+    globals().update(functions._asdict())
 
 
 def describe() -> str:

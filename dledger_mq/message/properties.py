@@ -11,6 +11,7 @@ a missing final 0x02 is tolerated, because old writers omit it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -64,10 +65,12 @@ SINK_ROW: Final = b"SINK_ROW"
 DLQ_ORIGIN_TOPIC: Final = b"DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = b"DLQ_ORIGIN_MESSAGE_ID"
 
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
+
 
 def has_control_character(text: str) -> bool:
     """Return whether a text holds one of U+0000 to U+001F or U+007F to U+009F; two of them separate properties."""
-    return any(char < " " or "\x7f" <= char <= "\x9f" for char in text)
+    return _CONTROL.search(text) is not None
 
 
 def decode_properties(properties: bytes) -> dict[str, str]:

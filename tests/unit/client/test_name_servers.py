@@ -35,6 +35,7 @@ class ScriptedLink(Link):
         body: bytes = b"",
         *,
         timeout_s: float,
+        is_gathered: bool = False,
     ) -> RemotingCommand:
         self._asked.append(self.address)
         if self._manner == "breaks":

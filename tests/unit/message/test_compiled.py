@@ -15,6 +15,7 @@ from broker.store.chained_sends import CHAIN_MAX, NUMBERS, TABLE_KEYS, ChainedSe
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.entry_bodies import QueueEnd
 from broker.store.unit_stores import UNIT, MemoryUnitStore
+from dledger_mq.filters import layout
 from dledger_mq.message import compiled
 from dledger_mq.message.batch import BatchItem, encode_batch
 from dledger_mq.remoting.frame import Frame, encode_frame
@@ -26,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SOURCES = sorted((ROOT / "dledger_mq/message").glob("_*.c"))
 TWINS = (
     "tests/property/store/test_asked_values_twin.py",
+    "tests/property/store/test_judged_records_twin.py",
     "tests/property/store/test_chosen_runs_twin.py",
     "tests/property/store/test_encoded_entries_twin.py",
     "tests/property/store/test_record_shapes_twin.py",
@@ -215,14 +217,20 @@ def test_no_reference_is_kept_or_given_away_by_filters() -> None:
         (5, places, [sound], marks),
         (one, 5, [sound], marks),
     ]
-    watched: list[Any] = [sound, marks, *marks, places, *places, one, two, None]
+    layouts = [layout.is_text(0, text) for text in (b"b", b"c")] + [layout.NOT_LAID_OUT]
+    watched: list[Any] = [sound, marks, *marks, places, *places, one, two, None, *layouts]
 
     def use_all() -> None:
         for arguments in calls:
             _outcome(compiled.asked_values, *arguments)
+            for laid_out in (*layouts, 5):
+                _outcome(compiled.judged_records, *arguments, laid_out)
 
     with stage(is_compiled=True):
         assert compiled.asked_values(*calls[0]) == [(b"b", None)] * 2
+        for laid_out, verdicts in ((layouts[0], ([0, 1], [])), (layouts[2], ([], [0, 1]))):
+            units, *others = *calls[0], laid_out
+            assert compiled.judged_records(units, *others) == (2, *verdicts)
         use_all()
         before = [sys.getrefcount(each) for each in watched if each is not None]
         blocks = sys.getallocatedblocks()

@@ -18,6 +18,7 @@ from broker.proxy.protocol.numbers import Code, MessageType
 from broker.proxy.refusals import CallRefusedError, refused_with
 from dledger_mq.client.errors import NoRouteError
 from dledger_mq.client.session import Session
+from dledger_mq.net.frame_socket import FrameSocket
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.testing import FakeGroup, open_fake_group
 
@@ -34,6 +35,9 @@ class Kinds:
         if self.said is None:
             raise NoRouteError(topic)
         return self.said
+
+    def known_kinds(self, _topic: str) -> tuple[MessageType, ...]:
+        return ()
 
 
 class Served:
@@ -76,6 +80,25 @@ async def test_what_follows_a_message_that_failed_does_not_overtake_it(served: S
     assert served.group.messages("T") == []
     assert await served.send("g", "", "g") == 3 * [Code.OK]
     assert len(served.group.messages("T")) == 3
+
+
+async def test_calls_that_come_while_another_is_under_way_leave_in_one_write(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    send = FrameSocket.send_nowait
+
+    def counted(self: FrameSocket, data: bytes) -> None:
+        counts.append(data.count(b'"b":"T"'))  # of an answer 0
+        send(self, data)
+
+    monkeypatch.setattr(FrameSocket, "send_nowait", counted)
+    await served.send("")  # connected
+    counts.clear()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(served.send, "")
+    assert [count for count in counts if count] == [1, 19]
 
 
 async def test_an_answer_after_which_nobody_knows_says_so(served: Served) -> None:

@@ -144,6 +144,8 @@ class RefusedStream:
     def __init__(self) -> None:
         self.order: list[str] = []
 
+    is_open = False
+
     def sender(self, *_args: object) -> Any:
         raise CallRefusedError(Code.UNAUTHORIZED, "who is that?")
 
