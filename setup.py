@@ -1,4 +1,4 @@
-"""The one module in C, of five files: all else is in pyproject.toml, whose tables for this are experimental.
+"""The one module in C, of six files: all else is in pyproject.toml, whose tables for this are experimental.
 
 It is built once for CPython 3.11 and later. Where there is no compiler the package has none, and Python does its work.
 """
@@ -9,7 +9,7 @@ COMPILED = Extension(
     "dledger_mq.message._compiled",
     [
         f"dledger_mq/message/{name}.c"
-        for name in ("_compiled", "_sends", "_fold", "_pulls", "_filters")
+        for name in ("_compiled", "_sends", "_fold", "_pulls", "_filters", "_columns")
     ],
     depends=["dledger_mq/message/_compiled.h"],
     py_limited_api=True,

@@ -3,7 +3,7 @@
  * Each of its functions is a faster way to what Python code beside its call does already, and leaves to that code whatever
  * is not usual, and whatever is wrong: it decides, and finds the words. So nothing is refused here, and there is one
  * place for each refusal. _sends.c has what leaders do, _fold.c what every replica does, _pulls.c what pulls do,
- * _filters.c what those by properties do, _compiled.h what they share.
+ * _filters.c what those by properties do, _columns.c what the pipeline does, _compiled.h what they share.
  */
 #include "_compiled.h"
 
@@ -18,6 +18,9 @@ static PyMethodDef functions[] = {
     {"chained_keys", chained_keys, METH_VARARGS, see},
     {"asked_values", asked_values, METH_VARARGS, see},
     {"chosen_runs", chosen_runs, METH_VARARGS, see},
+    {"record_columns", record_columns, METH_VARARGS, see},
+    {"property_json", property_json, METH_VARARGS, see},
+    {"property_values", property_values, METH_VARARGS, see},
     {NULL, NULL, 0, NULL},
 };
 

@@ -6,7 +6,10 @@ from dledger_mq.message.compiled import (
     EncodeRecords,
     FoldUsual,
     ParseRecords,
+    PropertyJson,
+    PropertyValues,
     ReadBatch,
+    RecordColumns,
 )
 
 read_batch: ReadBatch
@@ -17,3 +20,6 @@ chain: Chain
 chained_keys: ChainedKeys
 asked_values: AskedValues
 chosen_runs: ChooseRuns
+record_columns: RecordColumns
+property_json: PropertyJson
+property_values: PropertyValues

@@ -13,6 +13,9 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
+Bytes = bytes | bytearray | memoryview
+"""Whatever has bytes back to back; an array of numbers has, too, as `memoryview`."""
+
 ShapeParts = tuple[bytes, bytes, int, "bytes | None"]
 """The bytes before the key of plain properties in the record, and those after it; tag hash; KEYS."""
 
@@ -90,6 +93,22 @@ ChooseRuns = Callable[[memoryview, "AbstractSet[int] | None", int, int], "Chosen
 """Takes units of a consume queue, the wanted tag hashes, None for all, and how many records, and bytes of them, are
 wanted at most; one in any case. Declines hashes that are in no set, and units that no record has."""
 
+RecordColumns = Callable[[Bytes, Bytes], "tuple[bytes, bytes, bytes] | None"]
+"""Takes bytes, and where records stand in them: int64s, the first place of a stretch and that after it, again and
+again, ascending. Returns columns of int64s, one after the other: where each record begins, its body, the length of its
+topic, its topic, where that ends, where the record ends, its store host, and the store time in ms; and the fields
+before the born host, and those behind the store host, of all of them, as they stand there. Declines all, if one is not
+whole."""
+
+PropertyJson = Callable[[Bytes, Bytes, Bytes], "tuple[bytes, bytes] | None"]
+"""Takes bytes, and where properties of records begin and end in them, int64s. Returns offsets and text of Arrow's
+strings: an object of texts for each. Declines all, if one has a name twice, a control character, or a pair that is not
+whole."""
+
+PropertyValues = Callable[[Bytes, Bytes, Bytes, bytes], "tuple[bytes, bytes, bytes] | None"]
+"""Takes the same, and a name. Returns validity, offsets and text of Arrow's strings: the value that each has; null
+where it has none. Declines what `PropertyJson` does."""
+
 
 class _Functions(NamedTuple):
     """The functions of the stage."""
@@ -102,6 +121,9 @@ class _Functions(NamedTuple):
     chained_keys: ChainedKeys
     asked_values: AskedValues
     chosen_runs: ChooseRuns
+    record_columns: RecordColumns
+    property_json: PropertyJson
+    property_values: PropertyValues
 
 
 def _decline(*_arguments: object) -> None:
@@ -123,7 +145,8 @@ _FOUND: Final = _find()
 is_built = _FOUND is not None
 is_used = False
 read_batch, encode_records, parse_records, fold_usual, chain, chained_keys = _NONE[:6]
-asked_values, chosen_runs = _NONE[6:]
+asked_values, chosen_runs = _NONE[6:8]
+record_columns, property_json, property_values = _NONE[8:]
 
 
 def choose(*, is_wanted: bool) -> None:
@@ -131,10 +154,12 @@ def choose(*, is_wanted: bool) -> None:
     # A choice of the process, looked up by each call.
     global is_used, read_batch, encode_records, parse_records, fold_usual, chain
     global chained_keys, asked_values, chosen_runs
+    global record_columns, property_json, property_values
     is_used = is_wanted and is_built
     functions = _FOUND if is_used and _FOUND else _NONE
     read_batch, encode_records, parse_records, fold_usual, chain, chained_keys = functions[:6]
-    asked_values, chosen_runs = functions[6:]
+    asked_values, chosen_runs = functions[6:8]
+    record_columns, property_json, property_values = functions[8:]
 
 
 def describe() -> str:

@@ -102,7 +102,7 @@ class _Rows:
 
     @cached_property
     def properties(self) -> PropertyColumn:
-        return PropertyColumn(self.table.properties)
+        return PropertyColumn(self.table)
 
     def numbers(self, name: str) -> pa.Array:
         """Return a fixed field in the type of its bytes."""
