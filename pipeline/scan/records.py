@@ -32,6 +32,7 @@ from dledger_mq.message.hashes import crc32
 from dledger_mq.message.hosts import HOST_V4_BYTES, HOST_V6_BYTES
 from dledger_mq.message.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, decode_record
 from dledger_mq.message.sys_flags import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
+from pipeline.scan.arrays import numbers
 
 Int64s: TypeAlias = NDArray[np.int64]
 BATCH_ROWS_MAX: Final = 16_384
@@ -196,7 +197,7 @@ class RecordTable:
             max(2 * count - 1, 0),
             [None, pa.py_buffer(bounds), pa.py_buffer(self.data)],
         )
-        return pieces.take(pa.array(np.arange(0, 2 * count, 2)))
+        return pieces.take(numbers(np.arange(0, 2 * count, 2)))
 
 
 def read_records(
@@ -231,9 +232,21 @@ def _compiled(data: Bytes, bounds: Int64s) -> RecordTable | None:
     if found is None:
         return None
     places, front, back = found
-    *columns, store_ms = np.frombuffer(places, np.int64).reshape(8, -1)
+    start, body_start, topic_at, topic_start, topic_end, end, store_host_at, store_ms = (
+        np.frombuffer(places, np.int64).reshape(8, -1)
+    )
     return RecordTable(
-        data, *columns, np.frombuffer(front, _FRONT), np.frombuffer(back, _BACK), store_ms
+        data,
+        start,
+        body_start,
+        topic_at,
+        topic_start,
+        topic_end,
+        end,
+        store_host_at,
+        np.frombuffer(front, _FRONT),
+        np.frombuffer(back, _BACK),
+        store_ms,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -128,7 +130,7 @@ def test_what_is_not_usual_is_declined() -> None:
     record = record_with(b"a")
 
     def spans(*bounds: int) -> bytes:
-        return np.array(bounds, np.int64).tobytes()
+        return array("q", bounds).tobytes()
 
     with stage(is_compiled=True):
         size = len(record)
