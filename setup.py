@@ -18,6 +18,7 @@ COMPILED = Extension(
             "_pulls",
             "_filters",
             "_conditions",
+            "_columns",
         )
     ],
     depends=["dledger_mq/message/_compiled.h"],

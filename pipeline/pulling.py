@@ -13,15 +13,19 @@ import queue
 import struct
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
+import trio
+
+from dledger_mq import MessageQueue
+from dledger_mq import PullConsumer as TrioPullConsumer
 from dledger_mq.blocking import PullConsumer
 from dledger_mq.client.errors import ClientError, RequestFailedError
 from dledger_mq.client.group_requests import PulledRecords
-from dledger_mq.client.subscriptions import BySql
+from dledger_mq.client.subscriptions import EVERYTHING, BySql
 from dledger_mq.remoting.codes import ResponseCode
 from pipeline.errors import DataLossError, InconclusiveError, PipelineError
 from pipeline.offsets import OFFSET_MAX
@@ -87,6 +91,8 @@ class RangePuller:
         self._totals = PullTotals() if totals is None else totals
         self._expression = options.selection.asked
         self._without_followers: set[str] = set()
+        self._answers_alike = 0
+        self._asked_ahead: dict[int, PulledRecords] = {}
 
     def chunks(self, ranges: Iterable[QueueRange]) -> Iterator[Chunk]:
         """Read ranges one after the other.
@@ -103,8 +109,10 @@ class RangePuller:
         """Pull one range without gaps; raises when the queue has lost a part of it, or stays behind for too long."""
         at: int = one.start
         stuck_since: float | None = None
+        self._answers_alike, self._asked_ahead = 0, {}
+        may_ask_ahead = self._expression == EVERYTHING and not self._options.reads_followers
         while at < one.end:
-            pulled = self._pull(one, at)
+            pulled = self._pulled_ahead(one, at) or self._pull(one, at)
             if pulled.min_offset > at:
                 begins, kept = self._pull_forgotten(one, at, pulled.min_offset)
                 if kept is None:
@@ -123,9 +131,40 @@ class RangePuller:
                 if pulled.next_offset > one.end or _first_offset(records) < at:
                     records = trimmed(records, at, one.end)
                 count = min(pulled.next_offset, one.end) - at
+                # Where answers differ in length too many of those asked for together would be in vain.
+                may_ask_ahead &= self._answers_alike in (0, count)
+                self._answers_alike = count if may_ask_ahead else 0
                 at = pulled.next_offset
                 if records:
                     yield Chunk(one.queue.broker_name, records, count)
+
+    def _pulled_ahead(self, one: QueueRange, at: int) -> PulledRecords | None:
+        """Return an answer that was asked for together with others, if answers are alike."""
+        pulled = self._asked_ahead.pop(at, None)
+        step = self._answers_alike
+        if pulled is None and step:
+            places = range(at, min(at + self._options.pull_batch_size, one.end - step + 1), step)
+            self._asked_ahead = {}
+            if len(places) > 1:
+                self._ask_ahead(one, places)
+                pulled = self._asked_ahead.pop(at, None)
+        if pulled is not None:
+            self._totals.pulls += 1
+            self._totals.size += len(pulled.records)
+        return pulled
+
+    def _ask_ahead(self, one: QueueRange, places: range) -> None:
+        """Ask the leader for records from some places at once, and keep the answers that leave no question open."""
+        consumer = self._consumer
+        within_s = self._options.pull_timeout_ms / 1000
+        found = consumer.call(
+            pull_together, consumer.client, one.queue, places, places.step, within_s
+        )
+        self._asked_ahead = {
+            at: pulled
+            for at, pulled in found.items()
+            if pulled.min_offset <= at < pulled.next_offset and not pulled.is_offset_wrong
+        }
 
     def _pull(self, one: QueueRange, at: int) -> PulledRecords:
         """Pull until an answer advances the range, from a follower if that is allowed and possible."""
@@ -213,6 +252,31 @@ class RangePuller:
             raise DataLossError(f"{text} (option failOnDataLoss=false goes on without them)")
         log.warning("%s", text)
         return gone
+
+
+async def pull_together(
+    consumer: TrioPullConsumer,
+    queue: MessageQueue,
+    places: Sequence[int],
+    count: int,
+    answer_within_s: float,
+) -> dict[int, PulledRecords]:
+    """Pull so many records from each of some places of a queue, all at once; without those that nobody answers about.
+
+    Only the node that the route says leads is asked, once: what else is to be done about a place is done for it alone.
+    """
+    found: dict[int, PulledRecords] = {}
+
+    async def pull(at: int) -> None:
+        with suppress(ClientError):
+            found[at] = await consumer.pull_records(
+                queue, at, max_messages=count, node=0, answer_within_s=answer_within_s
+            )
+
+    async with trio.open_nursery() as nursery:
+        for at in places:
+            nursery.start_soon(pull, at)
+    return found
 
 
 def _first_offset(records: bytes) -> int:

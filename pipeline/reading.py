@@ -139,5 +139,5 @@ def _wanted(table: RecordTable, options: SourceOptions) -> RecordTable:
     """Drop what brokers let through and nobody wants."""
     if options.selection.is_everything:
         return table
-    properties = PropertyColumn(table.properties)
+    properties = PropertyColumn(table)
     return table.select(mask_of(options.selection, len(table), properties.value))

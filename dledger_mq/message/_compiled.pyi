@@ -13,8 +13,11 @@ from dledger_mq.message.compiled import (
     JudgeRecords,
     ParseRecords,
     PlaceRecords,
+    PropertyJson,
+    PropertyValues,
     ReadBatch,
     ReadSends,
+    RecordColumns,
 )
 
 read_batch: ReadBatch
@@ -33,3 +36,6 @@ chosen_runs: ChooseRuns
 cut_frames: CutFrames
 read_sends: ReadSends
 join_answers: JoinAnswers
+record_columns: RecordColumns
+property_json: PropertyJson
+property_values: PropertyValues

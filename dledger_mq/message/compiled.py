@@ -13,6 +13,9 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
+Bytes = bytes | bytearray | memoryview
+"""Whatever has bytes back to back; an array of numbers has, too, as `memoryview`."""
+
 ShapeParts = tuple[bytes, bytes, int, "bytes | None"]
 """The bytes before the key of plain properties in the record, and those after it; tag hash; KEYS."""
 
@@ -192,6 +195,22 @@ JoinAnswers = Callable[["tuple[bytes, ...]", list[Any], list[int]], "bytes | Non
 """Takes the bytes of an answer between its numbers, the fold's view of records, and as many opaque numbers. Returns the
 answers to the sends that these were, as frames. Declines numbers below 0."""
 
+RecordColumns = Callable[[Bytes, Bytes], "tuple[bytes, bytes, bytes] | None"]
+"""Takes bytes, and where records stand in them: int64s, the first place of a stretch and that after it, again and
+again, ascending. Returns columns of int64s, one after the other: where each record begins, its body, the length of its
+topic, its topic, where that ends, where the record ends, its store host, and the store time in ms; and the fields
+before the born host, and those behind the store host, of all of them, as they stand there. Declines all, if one is not
+whole."""
+
+PropertyJson = Callable[[Bytes, Bytes, Bytes], "tuple[bytes, bytes] | None"]
+"""Takes bytes, and where properties of records begin and end in them, int64s. Returns offsets and text of Arrow's
+strings: an object of texts for each. Declines all, if one has a name twice, a control character, or a pair that is not
+whole."""
+
+PropertyValues = Callable[[Bytes, Bytes, Bytes, bytes], "tuple[bytes, bytes, bytes] | None"]
+"""Takes the same, and a name. Returns validity, offsets and text of Arrow's strings: the value that each has; null
+where it has none. Declines what `PropertyJson` does."""
+
 
 class _Functions(NamedTuple):
     """The functions of the stage."""
@@ -212,6 +231,9 @@ class _Functions(NamedTuple):
     cut_frames: CutFrames
     read_sends: ReadSends
     join_answers: JoinAnswers
+    record_columns: RecordColumns
+    property_json: PropertyJson
+    property_values: PropertyValues
 
 
 def _decline(*_arguments: object) -> None:
@@ -250,6 +272,9 @@ chosen_runs: ChooseRuns
 cut_frames: CutFrames
 read_sends: ReadSends
 join_answers: JoinAnswers
+record_columns: RecordColumns
+property_json: PropertyJson
+property_values: PropertyValues
 
 
 def choose(*, is_wanted: bool) -> None:

@@ -28,6 +28,7 @@ from dledger_mq.message.numbers import QueueOffset
 from pipeline.archive.manifests import QueueTotals, file_crc, folder_of, merged
 from pipeline.folders import Folder, LocalFolder, open_folder
 from pipeline.object_store import ObjectFolder
+from pipeline.scan.arrays import numbers, numpy_of
 from pipeline.scan.batches import RecordSelection, ScanOptions, scan_batches
 from pipeline.scan.columns import (
     LABEL_COLUMNS,
@@ -174,14 +175,14 @@ def _runs(part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
 def _arranged(run: pa.Table) -> Iterator[_Group]:
     """Sort the rows by topic and day (in UTC, of the store time), then by queue, offset and place in the log."""
     topics = run["topic"].chunk(0).dictionary_encode()
-    codes = topics.indices.to_numpy()
-    days = run["storeTimestamp"].chunk(0).view(pa.int64()).to_numpy() // _DAY_US
-    queue_ids, offsets = (run[name].chunk(0).to_numpy() for name in ("queueId", "queueOffset"))
+    codes = numpy_of(topics.indices)
+    days = numpy_of(run["storeTimestamp"].chunk(0).view(pa.int64())) // _DAY_US
+    queue_ids, offsets = (numpy_of(run[name].chunk(0)) for name in ("queueId", "queueOffset"))
     order = np.lexsort((offsets, queue_ids, days, codes))
     for places in _pieces(order, codes, days):
         topic = topics[int(places[0])].as_py()
         day = np.datetime64(int(days[places[0]]), "D")
-        yield _Group(folder_of(topic, str(day)), run.take(pa.array(places)))
+        yield _Group(folder_of(topic, str(day)), run.take(numbers(places)))
 
 
 def _pieces(order: NDArray[np.int64], *keys: NDArray[np.generic]) -> list[NDArray[np.int64]]:
@@ -196,8 +197,9 @@ def _pieces(order: NDArray[np.int64], *keys: NDArray[np.generic]) -> list[NDArra
 def _totals(rows: pa.Table) -> Iterator[QueueTotals]:
     """Yield the totals of each queue, whatever the order of the rows."""
     topics = rows["topic"].combine_chunks().dictionary_encode()
-    codes = topics.indices.to_numpy()
-    queue_ids, offsets, crcs = (rows[name].to_numpy() for name in ("queueId", "queueOffset", _CRC))
+    codes = numpy_of(topics.indices)
+    names = ("queueId", "queueOffset", _CRC)
+    queue_ids, offsets, crcs = (numpy_of(rows[name].combine_chunks()) for name in names)
     for places in _pieces(np.lexsort((queue_ids, codes)), queue_ids, codes):
         yield QueueTotals(
             topics[int(places[0])].as_py(),

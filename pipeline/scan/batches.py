@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipeline.scan.arrays import numpy_of
 from pipeline.scan.columns import GivenColumn, record_batches
 from pipeline.scan.control import control_columns, is_control
 from pipeline.scan.ranges import Damage, LogRange, OnCorrupt, Piece, RangeScan
@@ -78,7 +79,7 @@ def _selected(piece: Piece, options: ScanOptions) -> tuple[RecordTable, dict[str
     if options.topics is not None:
         known = piece.table.topics.dictionary_encode()
         flags = np.array([each in options.topics for each in known.dictionary.to_pylist()], bool)
-        of_topic = flags[known.indices.to_numpy()]
+        of_topic = flags[numpy_of(known.indices)]
         wanted = of_topic if wanted is None else wanted & of_topic
     table, entry_of = piece.table, piece.entry_of
     if wanted is not None and not wanted.all():

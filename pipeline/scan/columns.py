@@ -20,6 +20,7 @@ from dledger_mq.message.ids import offset_msg_id
 from dledger_mq.message.properties import KEYS, TAGS, UNIQ_KEY
 from dledger_mq.message.sys_flags import BORN_HOST_V6, STORE_HOST_V6
 from pipeline.errors import PipelineUsageError
+from pipeline.scan.arrays import flags, numbers, numpy_of, repeated, texts
 from pipeline.scan.properties import PropertyColumn
 from pipeline.scan.records import Int64s, RecordTable
 
@@ -102,16 +103,16 @@ class _Rows:
 
     @cached_property
     def properties(self) -> PropertyColumn:
-        return PropertyColumn(self.table.properties)
+        return PropertyColumn(self.table)
 
     def numbers(self, name: str) -> pa.Array:
         """Return a fixed field in the type of its bytes."""
         part = self.table.front if name in (self.table.front.dtype.names or ()) else self.table.back
-        return pa.array(part[name].astype(part[name].dtype.newbyteorder("=")))
+        return numbers(part[name].astype(part[name].dtype.newbyteorder("=")))
 
     def times(self, ms: Int64s) -> pa.Array:
         """Return milliseconds as a timestamp."""
-        return pa.array(np.clip(ms, _EARLIEST_MS, _LATEST_MS) * 1000).view(TIME_TYPE)
+        return numbers(np.clip(ms, _EARLIEST_MS, _LATEST_MS) * 1000).view(TIME_TYPE)
 
     def ids(self) -> pa.StringArray:
         """Return offset message ids: store host and physical offset in hex."""
@@ -144,13 +145,13 @@ class _Rows:
             known = found.dictionary.to_pylist()
         else:
             octets = np.frombuffer(table.data, np.uint8)[at[:, None] + np.arange(HOST_V4_BYTES)]
-            found = pa.array(octets.view(np.uint64)[:, 0]).dictionary_encode()
-            known = [host.tobytes() for host in found.dictionary.to_numpy()]
-        texts = []
+            found = numbers(octets.view(np.uint64)[:, 0]).dictionary_encode()
+            known = [host.tobytes() for host in numpy_of(found.dictionary)]
+        shown = []
         for host in known:
             address, port = unpack_host(host)
-            texts.append(f"[{address}]:{port}" if ":" in address else f"{address}:{port}")
-        return pa.array(texts, pa.string()).take(found.indices)
+            shown.append(f"[{address}]:{port}" if ":" in address else f"{address}:{port}")
+        return texts(shown).take(found.indices)
 
     def tag_hashes(self) -> pa.Array:
         """Return the Java hash of the tag, 0 for none: what stands in a consume queue."""
@@ -183,10 +184,10 @@ _BUILDERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
     "preparedTransactionOffset": lambda rows: rows.numbers("prepared_offset"),
     "bornHost": lambda rows: rows.hosts(rows.table.start + 48, BORN_HOST_V6),
     "storeHost": lambda rows: rows.hosts(rows.table.store_host_at, STORE_HOST_V6),
-    "recordCrc": lambda rows: pa.array(rows.table.record_crcs()),
-    "crcOk": lambda rows: pa.array(rows.table.body_crc_ok()),
+    "recordCrc": lambda rows: numbers(rows.table.record_crcs()),
+    "crcOk": lambda rows: flags(rows.table.body_crc_ok()),
 }
-GivenColumn: TypeAlias = str | NDArray[np.generic] | pa.Array
+GivenColumn: TypeAlias = str | NDArray[np.generic] | pa.Array | None
 """A column that is not in the records: one value for all, or an array with an element for each."""
 
 _MAP_OF_TEXTS: Final = pa.map_(pa.string(), pa.string())
@@ -250,11 +251,14 @@ def _column(
 
 
 def _given(value: GivenColumn, kind: pa.DataType, here: slice) -> pa.Array:
-    if isinstance(value, (np.ndarray, pa.Array)):
-        return (
-            pa.array(value[here], kind) if isinstance(value, np.ndarray) else value[here].cast(kind)
-        )
-    return pa.repeat(pa.scalar(value, kind), here.stop - here.start)
+    if isinstance(value, np.ndarray):
+        part = value[here]
+        found = flags(part) if part.dtype == np.bool_ else numbers(part)
+        return found if found.type == kind else found.cast(kind)
+    if isinstance(value, pa.Array):
+        return value[here].cast(kind)
+    count = here.stop - here.start
+    return pa.nulls(count, kind) if value is None else repeated(value, count)
 
 
 def _types() -> dict[str, pa.DataType]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from broker.store.control import MalformedControlError, decode_control
 from broker.store.errors import NewerVersionError
 from dledger_mq.message.names import is_control_topic
+from pipeline.scan.arrays import numpy_of
 from pipeline.scan.records import RecordTable
 
 _encoder = msgspec.json.Encoder()
@@ -24,7 +25,7 @@ def is_control(table: RecordTable) -> NDArray[np.bool_]:
     """Return a mask of the records on control topics."""
     topics = table.topics.dictionary_encode()
     known = [is_control_topic(topic) for topic in topics.dictionary.to_pylist()]
-    flags: NDArray[np.bool_] = np.array(known, bool)[topics.indices.to_numpy()]
+    flags: NDArray[np.bool_] = np.array(known, bool)[numpy_of(topics.indices)]
     return flags
 
 

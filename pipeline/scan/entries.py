@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from dledger.raft.entry import ENTRY_HEADER_BYTES, EntryKind
 from dledger.raft.ids import Index, Position, Term
+from dledger_mq.message.compiled import Bytes
 from pipeline.scan.crc import crc32c_columns
-from pipeline.scan.records import Bytes, Int64s
+from pipeline.scan.records import Int64s
 
 HEADER: Final = np.dtype(
     [

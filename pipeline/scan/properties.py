@@ -7,6 +7,9 @@ all messages are handled together: numpy finds the separators, Arrow cuts and co
 That works for *regular* messages: pairs with a name, a value and both separators, valid UTF-8, no name
 twice. The others, which real clients hardly ever send, are read one by one with `decode_properties`, so
 that the answer is the same as everywhere else in the project.
+
+JSON and single properties of regular messages are made by compiled code where there is some; `RegularColumn` does the
+same, and whatever compiled code declines.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dledger_mq.message import compiled
 from dledger_mq.message.properties import decode_properties, find_property
+from pipeline.scan.records import RecordTable
 
 _REGULAR: Final = re.compile(rb"(?:[^\x01\x02]+\x01[^\x01\x02]+\x02)*")
 _ROW_END: Final = 3
@@ -37,6 +42,44 @@ def property_json(pairs: dict[str, str]) -> str:
 
 class PropertyColumn:
     """The properties of some messages.
+
+    Args:
+        table: their records.
+    """
+
+    def __init__(self, table: RecordTable) -> None:
+        self._table = table
+        begin = np.ascontiguousarray(table.topic_end + 2)
+        self._slices = table.data, begin.data, np.ascontiguousarray(table.end).data
+
+    @cached_property
+    def _by_columns(self) -> RegularColumn:
+        return RegularColumn(self._table.properties)
+
+    def json(self) -> pa.StringArray:
+        """Return one JSON object of texts per message, in the order of the properties."""
+        found = compiled.property_json(*self._slices)
+        return self._by_columns.json() if found is None else self._texts(None, *found)
+
+    def map(self) -> pa.MapArray:
+        """Return one map of texts per message."""
+        return self._by_columns.map()
+
+    def value(self, name: bytes) -> pa.StringArray:
+        """Return one property of each message; null where it has none."""
+        found = compiled.property_values(*self._slices, name)
+        return self._by_columns.value(name) if found is None else self._texts(*found)
+
+    def _texts(self, valid: bytes | None, offsets: bytes, text: bytes) -> pa.StringArray:
+        parts = [
+            None if valid is None else pa.py_buffer(valid),
+            *map(pa.py_buffer, (offsets, text)),
+        ]
+        return pa.Array.from_buffers(pa.string(), len(self._table), parts)
+
+
+class RegularColumn:
+    """The properties of some messages, by numpy and Arrow; those that are not regular one by one.
 
     Args:
         properties: a binary array without nulls; its values lie back to back in its data buffer.

@@ -13,7 +13,6 @@ together.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,15 +25,16 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from dledger_mq.client.messages import unpack_body
+from dledger_mq.message import compiled
+from dledger_mq.message.compiled import Bytes
 from dledger_mq.message.errors import RecordError
+from dledger_mq.message.hashes import crc32
 from dledger_mq.message.hosts import HOST_V4_BYTES, HOST_V6_BYTES
 from dledger_mq.message.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, decode_record
 from dledger_mq.message.sys_flags import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
+from pipeline.scan.arrays import numbers
 
 Int64s: TypeAlias = NDArray[np.int64]
-Bytes = bytes | bytearray | memoryview
-"""The bytes that records are read from. They may be used again once the batches were made, which are copies."""
-
 BATCH_ROWS_MAX: Final = 16_384
 BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
 """The size at which batches are cut; one larger message is a batch of its own."""
@@ -136,9 +136,9 @@ class RecordTable:
 
     def body_crc_ok(self) -> NDArray[np.bool_]:
         """Return whether each body has the CRC-32 that its record says."""
-        view, crc = memoryview(self.data), zlib.crc32
+        view = memoryview(self.data)
         pairs = zip(self.body_start.tolist(), self.topic_at.tolist(), strict=True)
-        found = np.fromiter((crc(view[a:b]) for a, b in pairs), np.uint32, len(self))
+        found = np.fromiter((crc32(view[a:b]) for a, b in pairs), np.uint32, len(self))
         stored: NDArray[np.uint32] = self.front["body_crc"]
         return (found & 0x7FFF_FFFF) == stored
 
@@ -197,7 +197,7 @@ class RecordTable:
             max(2 * count - 1, 0),
             [None, pa.py_buffer(bounds), pa.py_buffer(self.data)],
         )
-        return pieces.take(pa.array(np.arange(0, 2 * count, 2)))
+        return pieces.take(numbers(np.arange(0, 2 * count, 2)))
 
 
 def read_records(
@@ -206,7 +206,7 @@ def read_records(
     """Find and check records back to back.
 
     Args:
-        data: the bytes; at most `DATA_BYTES_MAX`.
+        data: the bytes; at most `DATA_BYTES_MAX`. They may be used again once batches were made, which are copies.
         spans: the parts of `data` that records fill, ascending; None: all of it.
 
     Raises:
@@ -216,12 +216,38 @@ def read_records(
     if len(data) > DATA_BYTES_MAX:
         raise RecordError(f"{len(data)} bytes at once, at most {DATA_BYTES_MAX}")
     bounds = np.asarray(spans if spans is not None else [(0, len(data))], np.int64).reshape(-1, 2)
-    table = _take_apart(data, _walk(data, bounds), bounds)
+    table = _compiled(data, bounds)
+    if table is None:
+        table = _take_apart(data, _walk(data, bounds), bounds)
     try:
         _ = table.topics
     except pa.ArrowInvalid:
         _refuse(data, bounds)
     return table
+
+
+def _compiled(data: Bytes, bounds: Int64s) -> RecordTable | None:
+    """Return the records as compiled code finds them; None: it declines, and the rest of this module does it."""
+    found = compiled.record_columns(data, np.ascontiguousarray(bounds).data)
+    if found is None:
+        return None
+    places, front, back = found
+    start, body_start, topic_at, topic_start, topic_end, end, store_host_at, store_ms = (
+        np.frombuffer(places, np.int64).reshape(8, -1)
+    )
+    return RecordTable(
+        data,
+        start,
+        body_start,
+        topic_at,
+        topic_start,
+        topic_end,
+        end,
+        store_host_at,
+        np.frombuffer(front, _FRONT),
+        np.frombuffer(back, _BACK),
+        store_ms,
+    )
 
 
 def _walk(data: Bytes, bounds: Int64s) -> Int64s:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zlib
 from array import array
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ TWINS = (
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_filters",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_pulls",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_bursts",
+    "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_columns",
+    *(("tests/property/pipeline/test_columns_twin.py",) if find_spec("pyarrow") else ()),
 )
 TIMEOUT_S = 580.0
 """A little less than a test may take (`timeout` in pyproject.toml): what was printed is shown."""
@@ -353,6 +356,47 @@ def test_no_reference_is_kept_or_given_away_by_pulls() -> None:
         for _ in range(50):
             use_all()
         assert [sys.getrefcount(each) for each in watched] == before
+        assert sys.getallocatedblocks() - blocks < 50, "one for each round would be a leak"
+
+
+@needs_compiled
+def test_no_reference_is_kept_or_given_away_by_columns() -> None:
+    """On all ways out, as before."""
+    pairs = b"UNIQ_KEY\x01k1\x02a\x01\xc3\xa9\x02"
+    record, bad = record_of(pairs), pairs.replace(b"\xa9", b"z")
+    bounds = array("q", [0, len(record)]).tobytes()
+    begins, ends = (array("q", [at]).tobytes() for at in (0, len(pairs)))
+    calls: list[tuple[Any, tuple[Any, ...]]] = [
+        (compiled.record_columns, (record, bounds)),
+        (compiled.record_columns, (record, bounds[:-1])),
+        (compiled.record_columns, (record[:-1] + b"x", bounds)),
+        (compiled.record_columns, (record[:-1], bounds)),
+        (compiled.record_columns, (record, 5)),
+        *(
+            (function, (data, *places, *name))
+            for function, name in (
+                (compiled.property_json, ()),
+                (compiled.property_values, (b"a",)),
+            )
+            for data in (pairs, bad, pairs[:-1] + b"x", pairs[:-1], 5)
+            for places in ((begins, ends), (begins, begins), (ends, begins), (begins, b""))
+        ),
+        (compiled.property_values, (pairs, begins, ends, 5)),
+    ]
+    watched: list[Any] = [pairs, bad, record, bounds, begins, ends, None]
+
+    def use_all() -> None:
+        for function, arguments in calls:
+            _outcome(function, *arguments)
+
+    with stage(is_compiled=True):
+        assert compiled.property_json(pairs, begins, ends) is not None
+        use_all()
+        before = [sys.getrefcount(each) for each in watched if each is not None]
+        blocks = sys.getallocatedblocks()
+        for _ in range(50):
+            use_all()
+        assert [sys.getrefcount(each) for each in watched if each is not None] == before
         assert sys.getallocatedblocks() - blocks < 50, "one for each round would be a leak"
 
 

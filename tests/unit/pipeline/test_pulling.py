@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
+import trio
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from dledger_mq.blocking import PullConsumer
 from dledger_mq.client.errors import ClientError
@@ -53,17 +57,82 @@ class Nodes:
         return PulledRecords(records, following, *bounds, is_wrong, not records)
 
 
-def pulled(nodes: Nodes, *, fails: bool = True) -> list[int]:
+class ManyAtOnce:
+    """A leader that may be asked for several stretches together, and what it makes of each pull.
+
+    Args:
+        counts: how many records each answer has at most, one after the other and again; 0: it does not answer,
+            below: the queue is said to begin behind the place that was asked for.
+    """
+
+    def __init__(self, counts: list[int], end: int) -> None:
+        self._counts = counts
+        self._end = end
+        self.asked = 0
+        self.together = 0
+        self.client = SimpleNamespace(pull_records=self._pull_records)
+
+    def call(self, function: Callable[..., Awaitable[object]], *arguments: object) -> object:
+        self.together += 1
+        return trio.run(function, *arguments)
+
+    async def _pull_records(self, *arguments: object, **named: object) -> PulledRecords:
+        assert named.pop("node") == 0, "the leader"
+        await trio.lowlevel.checkpoint()
+        count = self._counts[self.asked % len(self._counts)]
+        return self.pull_records(*arguments, count=count, **named)  # type: ignore[arg-type]
+
+    def pull_records(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_messages: int,
+        count: int | None = None,
+        **_: object,
+    ) -> PulledRecords:
+        """Answer; without a `count` three records, or fewer: what is asked for by itself is never in vain."""
+        self.asked += 1
+        if count == 0:
+            raise ClientError("nobody answers")
+        begins = offset + 1 if count is not None and count < 0 else 0
+        end = offset if begins else min(offset + min(max_messages, count or 3), self._end)
+        records = b"".join(map(record, range(offset, end)))
+        bounds = QueueOffset(begins), QueueOffset(self._end)
+        return PulledRecords(
+            records, QueueOffset(begins or end), *bounds, bool(begins), not records
+        )
+
+
+@given(
+    st.lists(st.sampled_from([3, 3, 3, 2, 1, 0, -1]), min_size=1, max_size=9),
+    st.integers(1, 60),
+    st.integers(1, 20),
+)
+@example([3], 60, 20)
+@example([3, 0, 3], 60, 20)
+def test_what_is_asked_for_together_comes_whole_and_in_order(
+    counts: list[int], end: int, batch: int
+) -> None:
+    leader = ManyAtOnce(counts, end)
+    assert pulled(leader, batch=batch, end=end) == list(range(end))
+    if counts == [3] and batch == 20 and end == 60:
+        assert (leader.together, leader.asked) == (3, 20)
+
+
+def pulled(
+    nodes: Nodes | ManyAtOnce, *, fails: bool = True, batch: int = 3, end: int = END
+) -> list[int]:
     options = SimpleNamespace(
         reads_followers=False,
-        pull_batch_size=3,
+        pull_batch_size=batch,
         selection=MessageChoice(),
         pull_timeout_ms=1000,
         retry_timeout_ms=1000,
         fail_on_data_loss=fails,
     )
     puller = RangePuller(cast("PullConsumer", nodes), cast("SourceOptions", options))
-    chunks = puller.chunks([QueueRange(QUEUE, QueueOffset(0), QueueOffset(END))])
+    chunks = puller.chunks([QueueRange(QUEUE, QueueOffset(0), QueueOffset(end))])
     records = b"".join(chunk.records for chunk in chunks)
     return [
         struct.unpack_from(">q", records, at + 20)[0] for at in range(0, len(records), RECORD_BYTES)

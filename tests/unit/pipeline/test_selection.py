@@ -24,8 +24,10 @@ from pipeline.archive.history import History, read_history
 from pipeline.masks import mask_of
 from pipeline.ranges import QueueRange
 from pipeline.scan.properties import PropertyColumn
+from pipeline.scan.records import read_records
 from pipeline.selection import MessageChoice
 from pipeline.source_options import read_source_options
+from tests.property.store.test_record_shapes_twin import record_of
 from tests.unit.pipeline.archives import write_archive
 from tests.unit.store.lone_broker import LoneBroker
 
@@ -66,7 +68,8 @@ def is_wanted(wanted: MessageChoice, properties: bytes) -> bool:
 
 @pytest.mark.parametrize("wanted", SELECTIONS, ids=str)
 def test_columns_are_judged_as_messages_are(wanted: MessageChoice) -> None:
-    mask = mask_of(wanted, len(ROWS), PropertyColumn(pa.array(ROWS, pa.binary())).value)
+    table = read_records(b"".join(map(record_of, ROWS)))
+    mask = mask_of(wanted, len(ROWS), PropertyColumn(table).value)
     assert mask.tolist() == [is_wanted(wanted, row) for row in ROWS]
     assert wanted.is_everything == mask.all() or wanted.condition == "1 = 1"
 
