@@ -57,5 +57,3 @@ class PlainBatch(Sequence[_T], Generic[_T]):
 
     def __eq__(self, other: object) -> bool:
         return self.messages == (other.messages if isinstance(other, PlainBatch) else other)
-
-    __hash__ = None  # type: ignore[assignment]

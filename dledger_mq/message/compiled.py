@@ -93,7 +93,7 @@ what takes KEYS. Folds records in order up to the first that is not usual; retur
 in a queue that is there and is not special, and is not hidden."""
 
 EntryColumns = tuple[int, int, int, bytes, bytes, bytes, bytes, bytes, bytes, bytes]
-"""What is told of an entry whose records were folded: how many there are; the store time in ms that all have; the
+"""Columns of an entry whose records were folded: how many there are; the store time in ms that all have; the
 physical offset of the last. For their unique keys, in the order of the log: units of the key index; the hashes in
 these; the keys themselves, one behind the other; the lower and the upper halves of Python's own hashes; the lower
 halves of the physical offsets; msgpack of store time, keys, and physical offsets. Hashes and halves have four bytes
