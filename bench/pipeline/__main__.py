@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from bench.pipeline import decode, exactly_once, scan, sink, source
+from bench.pipeline import decode, exactly_once, memory, scan, sink, source
 
 COMMANDS = {
     "archive": scan.main_archive,
     "decode": decode.main,
     "exactly-once": exactly_once.main,
+    "memory": memory.main,
     "scan": scan.main_scan,
     "sink": sink.main,
     "source": source.main,

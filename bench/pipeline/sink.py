@@ -2,10 +2,11 @@
 
     python -m bench.pipeline sink [--messages 200000] [--rounds 3] [--json]
 
-Three brokers, one topic of eight queues, bodies of 1 KB with a key. The floor is two processes that send a list of one
-message again and again, in batches as large as the sink's, all of them under way at once. Spark has two tasks, and its
-frame is in memory before it is written. The cases take turns; each row is the median of its rounds. All of it shares
-the machine with the brokers; their CPU time, and that of those who write, is counted apart.
+Three brokers, one topic of eight queues, bodies of 1 KB with a key, another one for each. The floor is two processes
+that have their messages before they begin, and send them in batches as large as the sink's, all of them under way at
+once. Spark has two tasks, and its frame is in memory before it is written. The cases take turns; each row is the median
+of its rounds. All of it shares the machine with the brokers; their CPU time, and that of those who write, is counted
+apart.
 """
 
 from __future__ import annotations
@@ -64,23 +65,30 @@ class _Spent:
     brokers_cpu_s: float
 
 
-async def send_batches(namesrv: str, broker_name: str, count: int) -> None:
-    """Send messages in batches as full as the sink's, all of them under way at once, and await their storing."""
-    of_a_batch = read_options({"nameServer": namesrv, "topic": TOPIC}, is_stream=False).batch_bytes
-    batch = [Message(TOPIC, b"x" * BODY_BYTES, keys="order-1")] * (of_a_batch // (BODY_BYTES + 300))
+def batches_of(numbers: range) -> list[list[Message]]:
+    """Make messages as Spark's rows are, in batches as full as the sink's."""
+    given = {"nameServer": "127.0.0.1:9876", "topic": TOPIC}
+    of_a_batch = read_options(given, is_stream=False).batch_bytes // (BODY_BYTES + 300)
+    body = b"x" * BODY_BYTES
+    messages = [Message(TOPIC, body, keys=f"order-{number}") for number in numbers]
+    return [messages[at : at + of_a_batch] for at in range(0, len(messages), of_a_batch)]
+
+
+async def send_batches(namesrv: str, broker_name: str, batches: list[list[Message]]) -> None:
+    """Send batches, all of them under way at once, and await their storing."""
     async with Producer(namesrv, PRODUCER_GROUP, timeout_s=60) as producer:
         sent: list[PendingSend] = []
-        for number in range(-(-count // len(batch))):
+        for number, batch in enumerate(batches):
             queue = MessageQueue(TOPIC, broker_name, number % QUEUE_COUNT)
-            rows = batch[: count - number * len(batch)]
-            sent.append(await producer.submit_batch(rows, queue=queue))
+            sent.append(await producer.submit_batch(batch, queue=queue))
         for one in sent:
             await one.wait()
 
 
-def _writer(namesrv: str, broker_name: str, count: int, ready: Barrier) -> None:
+def _writer(namesrv: str, broker_name: str, numbers: range, ready: Barrier) -> None:
+    batches = batches_of(numbers)
     ready.wait()
-    trio.run(send_batches, namesrv, broker_name, count)
+    trio.run(send_batches, namesrv, broker_name, batches)
     ready.wait()
 
 
@@ -88,8 +96,12 @@ def send_without_spark(group: Group, count: int, brokers: Callable[[], float]) -
     """Send with processes that are there already."""
     context = multiprocessing.get_context("spawn")
     ready = context.Barrier(PROCESSES + 1)
-    arguments = (group.namesrv, group.group, count // PROCESSES, ready)
-    writers = [context.Process(target=_writer, args=arguments) for _ in range(PROCESSES)]
+    each = count // PROCESSES
+    parts = [range(number * each, (number + 1) * each) for number in range(PROCESSES)]
+    writers = [
+        context.Process(target=_writer, args=(group.namesrv, group.group, part, ready))
+        for part in parts
+    ]
     for writer in writers:
         writer.start()
     pids = [writer.pid for writer in writers if writer.pid is not None]

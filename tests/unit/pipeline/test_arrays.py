@@ -11,6 +11,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)"
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from pipeline.scan.arrays import flags, numbers, numpy_of, repeated, texts
 
@@ -30,7 +31,7 @@ assert "pandas" not in sys.modules
 @pytest.mark.parametrize("count", [0, 1, 8, 9])
 def test_arrays_are_those_of_pyarrow(count: int) -> None:
     for kind in (np.int32, np.int64, np.uint32, np.uint64):
-        values = np.arange(count).astype(kind)
+        values: NDArray[np.generic] = np.arange(count).astype(kind)
         assert numbers(values).equals(pa.array(values))
         assert numpy_of(numbers(values)).tolist() == values.tolist()
         assert numpy_of(numbers(values)[1:]).tolist() == values[1:].tolist()
