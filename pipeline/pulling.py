@@ -158,7 +158,12 @@ class RangePuller:
         consumer = self._consumer
         within_s = self._options.pull_timeout_ms / 1000
         found = consumer.call(
-            pull_together, consumer.client, one.queue, places, places.step, within_s
+            pull_together,
+            consumer.client,
+            one.queue,
+            places,
+            count=places.step,
+            answer_within_s=within_s,
         )
         self._asked_ahead = {
             at: pulled
@@ -258,6 +263,7 @@ async def pull_together(
     consumer: TrioPullConsumer,
     queue: MessageQueue,
     places: Sequence[int],
+    *,
     count: int,
     answer_within_s: float,
 ) -> dict[int, PulledRecords]:

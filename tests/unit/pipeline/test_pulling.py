@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -72,9 +73,11 @@ class ManyAtOnce:
         self.together = 0
         self.client = SimpleNamespace(pull_records=self._pull_records)
 
-    def call(self, function: Callable[..., Awaitable[object]], *arguments: object) -> object:
+    def call(
+        self, function: Callable[..., Awaitable[object]], *arguments: object, **named: object
+    ) -> object:
         self.together += 1
-        return trio.run(function, *arguments)
+        return trio.run(partial(function, *arguments, **named))
 
     async def _pull_records(self, *arguments: object, **named: object) -> PulledRecords:
         assert named.pop("node") == 0, "the leader"
