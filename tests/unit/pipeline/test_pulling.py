@@ -108,12 +108,13 @@ class ManyAtOnce:
 
 
 @given(
-    st.lists(st.sampled_from([3, 3, 3, 2, 1, 0, -1]), min_size=1, max_size=9),
+    st.lists(st.sampled_from([3, 3, 3, 2, 1, 7, 0, -1]), min_size=1, max_size=9),
     st.integers(1, 60),
     st.integers(1, 20),
 )
 @example([3], 60, 20)
 @example([3, 0, 3], 60, 20)
+@example([3] * 6 + [7], 60, 20)
 def test_what_is_asked_for_together_comes_whole_and_in_order(
     counts: list[int], end: int, batch: int
 ) -> None:
