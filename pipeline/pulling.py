@@ -131,8 +131,8 @@ class RangePuller:
                 if pulled.next_offset > one.end or _first_offset(records) < at:
                     records = trimmed(records, at, one.end)
                 count = min(pulled.next_offset, one.end) - at
-                # Where answers differ in length too many of those asked for together would be in vain.
-                may_ask_ahead &= self._answers_alike in (0, count)
+                # Where answers get shorter too many of those asked for together would be in vain.
+                may_ask_ahead &= self._answers_alike <= count
                 self._answers_alike = count if may_ask_ahead else 0
                 at = pulled.next_offset
                 if records:
@@ -158,7 +158,13 @@ class RangePuller:
         consumer = self._consumer
         within_s = self._options.pull_timeout_ms / 1000
         found = consumer.call(
-            pull_together, consumer.client, one.queue, places, places.step, within_s
+            pull_together,
+            consumer.client,
+            one.queue,
+            places,
+            count=places.step,
+            count_last=min(self._options.pull_batch_size, one.end - places[-1]),
+            answer_within_s=within_s,
         )
         self._asked_ahead = {
             at: pulled
@@ -258,19 +264,23 @@ async def pull_together(
     consumer: TrioPullConsumer,
     queue: MessageQueue,
     places: Sequence[int],
+    *,
     count: int,
+    count_last: int,
     answer_within_s: float,
 ) -> dict[int, PulledRecords]:
     """Pull so many records from each of some places of a queue, all at once; without those that nobody answers about.
 
+    From the last place as many are asked for as there may be: so it shows when brokers begin to give more in an answer.
     Only the node that the route says leads is asked, once: what else is to be done about a place is done for it alone.
     """
     found: dict[int, PulledRecords] = {}
 
     async def pull(at: int) -> None:
+        most = count_last if at == places[-1] else count
         with suppress(ClientError):
             found[at] = await consumer.pull_records(
-                queue, at, max_messages=count, node=0, answer_within_s=answer_within_s
+                queue, at, max_messages=most, node=0, answer_within_s=answer_within_s
             )
 
     async with trio.open_nursery() as nursery:

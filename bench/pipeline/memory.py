@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
@@ -45,7 +46,7 @@ class MemoryResult:
     """One reading: bytes of bodies, seconds, and MiB at most of each kind of process."""
 
     case: str
-    gib: float
+    gib: int
     seconds: float
     driver_mib: int
     jvm_mib: int
@@ -53,10 +54,18 @@ class MemoryResult:
 
 
 def peak_mib(pid: int) -> int:
-    """Return the most that a process has had resident."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    peak = next(line for line in lines if line.startswith("VmHWM:"))
-    return int(peak.split()[1]) // 1024
+    """Return the most that a process has had resident; 0 of one that has ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) // 1024
+    return 0
+
+
+def _is_java(pid: int) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "java"
+    return False
 
 
 def read_all(case: str, place: str, times: int) -> tuple[float, int, int, int]:
@@ -73,13 +82,11 @@ def read_all(case: str, place: str, times: int) -> tuple[float, int, int, int]:
         "overwrite"
     ).save()
     seconds = time.perf_counter() - began
-    peaks: dict[str, list[int]] = {"java": [0], "python": [0]}
-    for pid in tree_cpu_seconds(os.getpid()):
-        if pid != os.getpid():
-            name = Path(f"/proc/{pid}/comm").read_text().strip()
-            peaks.setdefault("java" if name == "java" else "python", []).append(peak_mib(pid))
+    others = [pid for pid in tree_cpu_seconds(os.getpid()) if pid != os.getpid()]
+    jvm = max(peak_mib(pid) for pid in others if _is_java(pid))
+    worker = max(peak_mib(pid) for pid in others if not _is_java(pid))
     spark.stop()
-    return seconds, peak_mib(os.getpid()), max(peaks["java"]), max(peaks["python"])
+    return seconds, peak_mib(os.getpid()), jvm, worker
 
 
 def measure(sizes: Sequence[int], times: int, folder: Path) -> list[MemoryResult]:
@@ -98,7 +105,8 @@ def measure(sizes: Sequence[int], times: int, folder: Path) -> list[MemoryResult
             for often in (1, times) if gib == sizes[-1] else (1,):
                 for case, place in ((SOURCE, group.namesrv), (LOG, str(folder / leader.name))):
                     took = pool.apply(read_all, (case, place, often))
-                    found.append(MemoryResult(case, float(gib * often), *took))
+                    found.append(MemoryResult(case, gib * often, *took))
+                    sys.stderr.write(f"{found[-1]}\n")
     return found
 
 
@@ -123,6 +131,6 @@ def main(arguments: Sequence[str]) -> int:
         table.add_column(heading, justify="left" if heading == "how" else "right")
     for row in rows:
         sizes = (row.driver_mib, row.jvm_mib, row.worker_mib)
-        table.add_row(row.case, f"{row.gib:.0f}", f"{row.seconds:.0f}", *map(str, sizes))
+        table.add_row(row.case, str(row.gib), f"{row.seconds:.0f}", *map(str, sizes))
     Console().print(table)
     return 0

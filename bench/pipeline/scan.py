@@ -4,8 +4,8 @@
     python -m bench.pipeline archive [--mib 1024] [--body-bytes 1000] [--json]
 
 The log is written by the log itself, sixteen messages to an entry, with a key, a tag and two more properties each; the
-page cache holds it then, for the reader as for the scans. A small log is scanned or archived first. On a machine that others use too, CPU time says more
-than the clock does: it counts all processes, Spark's as well.
+page cache holds it then, for the reader as for the scans. A small log is scanned or archived first. On a machine that
+others use too, CPU time says more than the clock does: it counts all processes, Spark's as well.
 """
 
 from __future__ import annotations

@@ -166,8 +166,9 @@ def _runs(part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
         held.append(batch)
         size += batch.nbytes
         if size >= RUN_BYTES:
-            yield pa.Table.from_batches(held).combine_chunks()
-            held, size = [], 0
+            run = pa.Table.from_batches(held).combine_chunks()
+            held, size = [], 0  # now: what was combined is not kept beside the copy
+            yield run
     if held:
         yield pa.Table.from_batches(held).combine_chunks()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -72,9 +73,11 @@ class ManyAtOnce:
         self.together = 0
         self.client = SimpleNamespace(pull_records=self._pull_records)
 
-    def call(self, function: Callable[..., Awaitable[object]], *arguments: object) -> object:
+    def call(
+        self, function: Callable[..., Awaitable[object]], *arguments: object, **named: object
+    ) -> object:
         self.together += 1
-        return trio.run(function, *arguments)
+        return trio.run(partial(function, *arguments, **named))
 
     async def _pull_records(self, *arguments: object, **named: object) -> PulledRecords:
         assert named.pop("node") == 0, "the leader"
@@ -105,12 +108,13 @@ class ManyAtOnce:
 
 
 @given(
-    st.lists(st.sampled_from([3, 3, 3, 2, 1, 0, -1]), min_size=1, max_size=9),
+    st.lists(st.sampled_from([3, 3, 3, 2, 1, 7, 0, -1]), min_size=1, max_size=9),
     st.integers(1, 60),
     st.integers(1, 20),
 )
 @example([3], 60, 20)
 @example([3, 0, 3], 60, 20)
+@example([3] * 6 + [7], 60, 20)
 def test_what_is_asked_for_together_comes_whole_and_in_order(
     counts: list[int], end: int, batch: int
 ) -> None:
