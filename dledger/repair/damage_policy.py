@@ -42,6 +42,12 @@ class DamagePolicy:
         self._reason = ""
         self._is_stopped = False
 
+    @property
+    def has_work(self) -> bool:
+        """True while an entry is missing, or reads are refused or were so lately."""
+        shortage = self.shortage
+        return shortage.is_met or shortage.since_ms is not None or self.live_repair.has_work
+
     def stop(self) -> None:
         """End all repair: the disk has failed, so nothing can be written back."""
         self._is_stopped = True

@@ -23,7 +23,6 @@ from collections.abc import Callable
 from typing import Final
 
 import trio
-from outcome import Error, capture
 
 from dledger.catch_up import EntriesLoad
 from dledger.config import RaftConfig
@@ -130,11 +129,12 @@ class Driver:
         self._alarm = Alarm()
         self._is_gathering = False
         self._is_running = False
-        self._failed: Error | None = None
+        self._failed: BaseException | None = None
         self._mended = trio.Event()
         self._announced_mended_count = 0
         self._announced_pulse_count = 0
         self._armed_ms = 0
+        self._due_ms = 0
         self._pulse_ms = config.heartbeat_interval_ms
         self._pass_due_ms = int(PASS_DUE_PULSES * self._pulse_ms)
         self._watch = LoopWatch(self._pulse_ms, now_ms())
@@ -277,9 +277,10 @@ class Driver:
         if not self._is_running:
             self.wake()
             return
-        ended = capture(self._gather_and_pass)
-        if isinstance(ended, Error):
-            self._failed = ended
+        try:
+            self._gather_and_pass()
+        except BaseException as error:  # noqa: BLE001  # raised by `run`
+            self._failed = error
             self.wake()
 
     def give_up_vote(self, reason: str, saved: Callable[[], bool]) -> None:
@@ -375,11 +376,13 @@ class Driver:
             Exception: the state machine or a callback has failed; the node stops.
         """
         if self._failed is None:
-            ended = capture(self._pass)
-            if not isinstance(ended, Error):
-                return
-            self._failed = ended
-        raise self._failed.error  # once more for each task that still runs a pass
+            try:
+                self._pass()
+            except BaseException as error:
+                self._failed = error
+                raise
+        else:
+            raise self._failed  # once more for each task that still runs a pass
 
     def _pass(self) -> None:
         """Run one pass; see `run_pass`."""
@@ -395,18 +398,20 @@ class Driver:
         self._links.receive(self._deliver)
         for peer in self._links.take_lost():
             self._step(PeerUnreachable(peer))
-        if now_ms() >= engine.next_deadline_ms():
+        # What was due when the last pass ended is due now, or was put off; what became due sooner since has an alarm.
+        if now_ms() >= self._due_ms and now_ms() >= engine.next_deadline_ms():
             self._step(Tick())
         self._send()
         if engine.node.role is Role.LEADER:
             # Callers wait for what is committed; their answers should not wait for the next sync.
             self._settle()
-        watch.mark("messages, and what they led to", now_ms())
+        received_ms = now_ms()
         self._writer.write()
-        watch.mark("disk", now_ms())
+        written_ms = now_ms()
         self._send()
         self._settle()
-        watch.mark("state and answers", now_ms())
+        ended_ms = now_ms()
+        watch.passed(received_ms, written_ms, ended_ms)
         self._announce_repairs()
         self._confirm_vote_given_up()
         for ended in self.pass_end_watchers:
@@ -415,13 +420,14 @@ class Driver:
             raise engine.failure
         if self._can_fold or (engine.has_unsaved and not engine.is_persisting):
             self.wake()
-        self._arm(begun_ms)
+        self._arm(begun_ms, ended_ms)
 
-    def _arm(self, begun_ms: int) -> None:
+    def _arm(self, begun_ms: int, ended_ms: int) -> None:
         """Set the alarm to when the next pass is due, unless it is set to a time shortly before that already."""
-        due_ms = min(self._writer.next_deadline_ms(), begun_ms + self._pass_due_ms)
+        self._due_ms = self._writer.next_deadline_ms()
+        due_ms = min(self._due_ms, begun_ms + self._pass_due_ms)
         early_ms = due_ms - self._armed_ms
-        if not 0 <= early_ms < self._pulse_ms // 2 or self._armed_ms <= now_ms():
+        if not 0 <= early_ms < self._pulse_ms // 2 or self._armed_ms <= ended_ms:
             self._armed_ms = due_ms
             self._alarm.set_to((due_ms - now_ms()) / 1000)
 
@@ -503,8 +509,9 @@ class Driver:
     def _settle(self) -> None:
         """Answer callers and fold. Failures and lost roles first: what is folded next may be another leader's."""
         engine, callers = self.engine, self.callers
-        callers.answer(engine.take_resolved(), self.applied_index)
-        self.announcer.announce(is_serving=self.is_serving)
+        if engine.has_outcomes or callers.has_outcomes:
+            callers.answer(engine.take_resolved(), self.applied_index)
+            self.announcer.announce(is_serving=self.is_serving)
         if not self._can_fold:
             return
         self._apply()
@@ -515,7 +522,7 @@ class Driver:
 
     @property
     def _can_fold(self) -> bool:
-        return self.engine.has_committed and not self.is_fold_held
+        return not self._fold_holds and self.engine.has_committed
 
     def hold_fold(self) -> None:
         """Fold nothing until `release_fold`; who waits for an entry to be applied waits so much longer."""
