@@ -687,6 +687,14 @@ class Engine:
         )
 
     @property
+    def foldable_bytes(self) -> int:
+        """The size of what is committed and was not handed out."""
+        layout = self.log.layout
+        first = max(Index(self._handed_out_index + 1), layout.first_index)
+        end = Index(self._committed_index + 1)
+        return layout.position_of(end) - layout.position_of(first) if first < end else 0
+
+    @property
     def pulse_count(self) -> int:
         """The number of times that what could not be read was read again."""
         return self._damage.shortage.pulse_count

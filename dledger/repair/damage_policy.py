@@ -61,6 +61,11 @@ class DamagePolicy:
             EntryDamagedError: they cannot be read now, which says nothing of them; the next pulse may give them.
             OSError, DLedgerError: they could not be read, and nobody can help.
         """
+        if end == first + 1:
+            # A lone entry that was just appended, as it is sent and folded: what memory has is never missing.
+            entry = self._log.cached(first)
+            if entry is not None:
+                return [entry]
         try:
             return self._read(first, end, bytes_max)
         except OSError as error:

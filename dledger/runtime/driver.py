@@ -9,7 +9,7 @@ no pass but those of its deadlines and its watch.
 
 Syncs run in a thread of their own (disk_writer.py), and what becomes of the node is announced by announcer.py.
 Committed entries are folded in bounded chunks with a turn for everybody else in between, so a long replay costs no
-leadership.
+leadership. A follower that is sent one entry after the other folds some of them together.
 
 When the loop itself stood still, the core learns that before anything else, then what waits in the sockets is
 read, and only then a deadline counts (docs/adr/0161).
@@ -50,7 +50,7 @@ from dledger.raft.events import (
     Tick,
     TransferRequested,
 )
-from dledger.raft.ids import EntryId, Index, NodeId
+from dledger.raft.ids import NO_INDEX, EntryId, Index, NodeId
 from dledger.raft.messages import PeerMessage, RepairAnswer, RepairRequest
 from dledger.runtime.alarm import Alarm
 from dledger.runtime.announcer import Announcer
@@ -69,6 +69,12 @@ from dledger.storage.scan import ChainEnd
 
 APPLY_BYTES_MAX: Final = 1024 * 1024
 """Entries folded in one pass: some 5 ms of 1 KiB messages, a fraction of a heartbeat interval."""
+
+FOLD_PAUSE_MS: Final = 10
+"""A follower that has just folded puts the next fold off for so long while entries come that it has to write."""
+
+FOLD_LATER_BYTES_MAX: Final = 64 * 1024
+"""No more than this is put off: what comes in bulk is folded in bulk anyway."""
 
 PASS_DUE_PULSES: Final = 1.25
 """A pass is due so many heartbeat intervals after the one before: where heartbeats come, none but those for them."""
@@ -135,6 +141,8 @@ class Driver:
         self._announced_pulse_count = 0
         self._armed_ms = 0
         self._due_ms = 0
+        self._folded_ms = 0
+        self._expected_index = NO_INDEX
         self._pulse_ms = config.heartbeat_interval_ms
         self._pass_due_ms = int(PASS_DUE_PULSES * self._pulse_ms)
         self._watch = LoopWatch(self._pulse_ms, now_ms())
@@ -237,7 +245,15 @@ class Driver:
     async def wait_applied(self, index: Index) -> None:
         """Wait until the state machine contains `index`, or the node has stopped."""
         if self.applied_index < index:
+            self.expect_applied(index)
             await self.callers.wait_applied(index)
+
+    def expect_applied(self, index: Index) -> None:
+        """Put no fold off until the state machine contains `index`: somebody waits for it."""
+        if index > self._expected_index:
+            self._expected_index = index
+            if self._can_fold:
+                self.wake()
 
     def read(self, first: Index, end: Index, bytes_max: int) -> list[Entry]:
         """Return entries from memory or disk; see `Engine.read`. A damaged one is asked for with the next pass."""
@@ -406,10 +422,15 @@ class Driver:
             # Callers wait for what is committed; their answers should not wait for the next sync.
             self._settle()
         received_ms = now_ms()
+        is_saving = engine.has_unsaved
         self._writer.write()
         written_ms = now_ms()
         self._send()
-        self._settle()
+        self._hand_over()
+        is_put_off = is_saving and self._puts_off_fold(written_ms)
+        if self._can_fold and not is_put_off:
+            self._fold()
+            self._folded_ms = written_ms
         ended_ms = now_ms()
         watch.passed(received_ms, written_ms, ended_ms)
         self._announce_repairs()
@@ -418,7 +439,8 @@ class Driver:
             ended()
         if engine.failure is not None:
             raise engine.failure
-        if self._can_fold or (engine.has_unsaved and not engine.is_persisting):
+        is_folding = not is_put_off and self._can_fold
+        if is_folding or (engine.has_unsaved and not engine.is_persisting):
             self.wake()
         self._arm(begun_ms, ended_ms)
 
@@ -508,17 +530,39 @@ class Driver:
 
     def _settle(self) -> None:
         """Answer callers and fold. Failures and lost roles first: what is folded next may be another leader's."""
+        self._hand_over()
+        if self._can_fold:
+            self._fold()
+
+    def _hand_over(self) -> None:
+        """Hand over what the engine has decided, to callers and watchers."""
         engine, callers = self.engine, self.callers
         if engine.has_outcomes or callers.has_outcomes:
             callers.answer(engine.take_resolved(), self.applied_index)
             self.announcer.announce(is_serving=self.is_serving)
-        if not self._can_fold:
-            return
+
+    def _puts_off_fold(self, now_ms: int) -> bool:
+        """Return whether a follower folds what it can fold together with what comes next.
+
+        Each fold has a price of its own, whatever it contains. What comes next is the entry after the one that was
+        just written, or a heartbeat; readers of a follower wait for the same to learn what is committed.
+        """
+        engine = self.engine
+        return (
+            now_ms < self._folded_ms + FOLD_PAUSE_MS
+            and engine.node.role is Role.FOLLOWER
+            and self.applied_index >= self._expected_index
+            and engine.foldable_bytes <= FOLD_LATER_BYTES_MAX
+        )
+
+    def _fold(self) -> None:
+        """Fold a chunk, and tell who waits for it."""
         self._apply()
-        callers.answer((), self.applied_index)
+        self.callers.answer((), self.applied_index)
         for applied in self.applied_watchers:
             applied()
-        self.announcer.announce(is_serving=self.is_serving)
+        if self.is_serving is not self.announcer.is_serving:
+            self.announcer.announce(is_serving=self.is_serving)
 
     @property
     def _can_fold(self) -> bool:
