@@ -405,15 +405,14 @@ class Driver:
         engine = self.engine
         watch = self._watch
         self.pass_count += 1
+        applied_count = self.applied_count
         begun_ms = now_ms()
         stall = watch.begin(begun_ms)
         if stall is not None:
             self._stood_still(stall)
         if self.callers.has_staged:
             self._propose_staged()
-        self._links.receive(self._deliver)
-        for peer in self._links.take_lost():
-            self._step(PeerUnreachable(peer))
+        self._read_members()
         # What was due when the last pass ended is due now, or was put off; what became due sooner since has an alarm.
         if now_ms() >= self._due_ms and now_ms() >= engine.next_deadline_ms():
             self._step(Tick())
@@ -425,12 +424,20 @@ class Driver:
         is_saving = engine.has_unsaved
         self._writer.write()
         written_ms = now_ms()
+        if is_saving and engine.node.role is Role.LEADER:
+            # The others have written meanwhile, too. To read what they answer costs less than a pass for it.
+            self._read_members()
         self._send()
         self._hand_over()
         is_put_off = is_saving and self._puts_off_fold(written_ms)
         if self._can_fold and not is_put_off:
             self._fold()
             self._folded_ms = written_ms
+        if self.applied_count > applied_count and engine.node.role is Role.LEADER:
+            # So have those that were not needed for the majority.
+            self._read_members()
+            self._send()
+            self._hand_over()
         ended_ms = now_ms()
         watch.passed(received_ms, written_ms, ended_ms)
         self._announce_repairs()
@@ -443,6 +450,12 @@ class Driver:
         if is_folding or (engine.has_unsaved and not engine.is_persisting):
             self.wake()
         self._arm(begun_ms, ended_ms)
+
+    def _read_members(self) -> None:
+        """Take what all members have sent."""
+        self._links.receive(self._deliver)
+        for peer in self._links.take_lost():
+            self._step(PeerUnreachable(peer))
 
     def _arm(self, begun_ms: int, ended_ms: int) -> None:
         """Set the alarm to when the next pass is due, unless it is set to a time shortly before that already."""
