@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Final
 
 import trio
+from outcome import Error, capture
 
 from dledger.catch_up import EntriesLoad
 from dledger.config import RaftConfig
@@ -137,11 +138,8 @@ class Driver:
         self._is_running = False
         self._failed: BaseException | None = None
         self._mended = trio.Event()
-        self._announced_mended_count = 0
-        self._announced_pulse_count = 0
-        self._armed_ms = 0
-        self._due_ms = 0
-        self._folded_ms = 0
+        self._announced_mended_count = self._announced_pulse_count = 0
+        self._armed_ms = self._due_ms = self._folded_ms = 0
         self._expected_index = NO_INDEX
         self._pulse_ms = config.heartbeat_interval_ms
         self._pass_due_ms = int(PASS_DUE_PULSES * self._pulse_ms)
@@ -293,10 +291,9 @@ class Driver:
         if not self._is_running:
             self.wake()
             return
-        try:
-            self._gather_and_pass()
-        except BaseException as error:  # noqa: BLE001  # raised by `run`
-            self._failed = error
+        ended = capture(self._gather_and_pass)
+        if isinstance(ended, Error):
+            self._failed = ended.error
             self.wake()
 
     def give_up_vote(self, reason: str, saved: Callable[[], bool]) -> None:

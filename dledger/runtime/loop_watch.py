@@ -17,7 +17,7 @@ LOGGED_MS: Final = 250
 OUTSIDE: Final = "other tasks of the loop, or nothing: the process did not run"
 
 PARTS: Final = ("messages, and what they led to", "disk", "state and answers", OUTSIDE)
-"""What the loop does from the beginning of a pass to that of the next one."""
+"""The work of the loop in order, from the beginning of a pass to that of the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class LoopStall:
     Attributes:
         length_ms: for how long, beyond one pulse.
         doing: the part of the loop in which most of the time went by.
-        cpu_ms: what the process has used of processors since then, and up to a pulse before: little means that it did not
-            run.
+        cpu_ms: what the process has used of processors meanwhile, and up to a pulse before: little means that it did
+            not run.
     """
 
     length_ms: int
