@@ -368,7 +368,8 @@ class Engine:
         except (OSError, DLedgerError) as error:
             self._latch(error)
             raise
-        self._mend(now_ms)
+        if self._damage.has_work:
+            self._mend(now_ms)
 
     def _may_check_history(self, request: AppendRequest) -> bool:
         """Check a request; return False if that cannot be done now: then it is lost, as the network may lose it."""
@@ -508,8 +509,11 @@ class Engine:
         """Return when the next `Tick` is due at the latest."""
         if self.failure is not None:
             return NEVER_MS
+        deadline_ms = self.node.next_deadline_ms()
+        if not self._damage.has_work:
+            return deadline_ms
         return min(
-            self.node.next_deadline_ms(),
+            deadline_ms,
             self.live_repair.next_deadline_ms(),
             self._damage.shortage.next_deadline_ms(),
         )
@@ -600,6 +604,11 @@ class Engine:
             self._latch(error)
             raise
 
+    @property
+    def has_outcomes(self) -> bool:
+        """True while `take_resolved` or `take_news` may have something to give."""
+        return bool(self._resolved or self._news) or self._uncommitted is not None
+
     def take_resolved(self) -> list[tuple[int, Outcome]]:
         """Return tokens and their outcomes; each token comes once."""
         taken, self._resolved = self._resolved, []
@@ -676,6 +685,14 @@ class Engine:
             and not self._refused.is_handing_out
             and not self.live_repair.has_hole(Index(self._handed_out_index + 1))
         )
+
+    @property
+    def foldable_bytes(self) -> int:
+        """The size of what is committed and was not handed out."""
+        layout = self.log.layout
+        first = max(Index(self._handed_out_index + 1), layout.first_index)
+        end = Index(self._committed_index + 1)
+        return layout.position_of(end) - layout.position_of(first) if first < end else 0
 
     @property
     def pulse_count(self) -> int:

@@ -477,11 +477,11 @@ class Broker:
 
     def _applied(self) -> None:
         self._controller.applied()
+        self._outputs.flush()  # nothing of what follows answers anybody
         self._registrar.applied()
         if self._is_leading:
             for alarm in self._deliveries:
                 alarm.look()
-        self._outputs.flush()
 
     def _why_not_added(self, node_id: NodeId) -> str | None:
         """Return why a node cannot be a member beside the others; None: it can."""

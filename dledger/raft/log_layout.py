@@ -86,9 +86,10 @@ class LogLayout:
 
     def term_of(self, index: Index) -> Term | None:
         """Return the term of an entry, or of the place just before the first; None when unknown."""
-        if index == self._base.prev_index:
+        prev_index = self._base.prev_index
+        if index == prev_index:
             return self._base.prev_term
-        if not self.has(index):
+        if not prev_index < index <= self.last_index:
             return None
         return self._run_terms[bisect_right(self._run_firsts, index) - 1]
 
@@ -260,8 +261,10 @@ class LogLayout:
             f"entry {first} of {self.first_index}..{self.last_index}"
         )
         end_max = Index(min(self.last_index + 1, first + count_max))
+        if end_max <= first + 1:
+            return end_max
         limit = self.position_of(first) + bytes_max
-        if first == end_max or self.position_of(end_max) <= limit:
+        if self.position_of(end_max) <= limit:
             return end_max
         # The entry that covers the limit is the first one that does not fit.
         end = self.index_at(Position(limit))

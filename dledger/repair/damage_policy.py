@@ -42,6 +42,12 @@ class DamagePolicy:
         self._reason = ""
         self._is_stopped = False
 
+    @property
+    def has_work(self) -> bool:
+        """True while an entry is missing, or reads are refused or were so lately."""
+        shortage = self.shortage
+        return shortage.is_met or shortage.since_ms is not None or self.live_repair.has_work
+
     def stop(self) -> None:
         """End all repair: the disk has failed, so nothing can be written back."""
         self._is_stopped = True
@@ -55,6 +61,11 @@ class DamagePolicy:
             EntryDamagedError: they cannot be read now, which says nothing of them; the next pulse may give them.
             OSError, DLedgerError: they could not be read, and nobody can help.
         """
+        if end == first + 1:
+            # A lone entry that was just appended, as it is sent and folded: what memory has is never missing.
+            entry = self._log.cached(first)
+            if entry is not None:
+                return [entry]
         try:
             return self._read(first, end, bytes_max)
         except OSError as error:

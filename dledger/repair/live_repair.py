@@ -63,6 +63,11 @@ class LiveRepair:
         return bool(self._peers)
 
     @property
+    def has_work(self) -> bool:
+        """True while something is missing, or asked for."""
+        return bool(self._holes or self._asking.waits)
+
+    @property
     def missing_count(self) -> int:
         """Damaged entries that are not back yet."""
         return len(self._holes)

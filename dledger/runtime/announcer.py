@@ -59,6 +59,11 @@ class Announcer:
         self._obstacles = obstacles
         self._view = self._view_now(is_serving=False)
 
+    @property
+    def is_serving(self) -> bool:
+        """True if the last view that was announced said so."""
+        return self._view.is_serving
+
     def announce(self, *, is_serving: bool) -> None:
         """Announce changes of role, and the moment in which a leader begins to serve."""
         for news in self._engine.take_news():

@@ -49,6 +49,11 @@ class Callers:
         """True while bodies wait to be proposed."""
         return bool(self._staged)
 
+    @property
+    def has_outcomes(self) -> bool:
+        """True while somebody's outcome is known and has not been handed over."""
+        return bool(self._committed or self._early)
+
     def add(self, answered: Answered) -> int:
         """Return a token for a question to the engine."""
         token = next(self._tokens)

@@ -9,7 +9,7 @@ no pass but those of its deadlines and its watch.
 
 Syncs run in a thread of their own (disk_writer.py), and what becomes of the node is announced by announcer.py.
 Committed entries are folded in bounded chunks with a turn for everybody else in between, so a long replay costs no
-leadership.
+leadership. A follower that is sent one entry after the other folds some of them together.
 
 When the loop itself stood still, the core learns that before anything else, then what waits in the sockets is
 read, and only then a deadline counts (docs/adr/0161).
@@ -51,7 +51,7 @@ from dledger.raft.events import (
     Tick,
     TransferRequested,
 )
-from dledger.raft.ids import EntryId, Index, NodeId
+from dledger.raft.ids import NO_INDEX, EntryId, Index, NodeId
 from dledger.raft.messages import PeerMessage, RepairAnswer, RepairRequest
 from dledger.runtime.alarm import Alarm
 from dledger.runtime.announcer import Announcer
@@ -70,6 +70,12 @@ from dledger.storage.scan import ChainEnd
 
 APPLY_BYTES_MAX: Final = 1024 * 1024
 """Entries folded in one pass: some 5 ms of 1 KiB messages, a fraction of a heartbeat interval."""
+
+FOLD_PAUSE_MS: Final = 10
+"""A follower that has just folded puts the next fold off for so long while entries come that it has to write."""
+
+FOLD_LATER_BYTES_MAX: Final = 64 * 1024
+"""No more than this is put off: what comes in bulk is folded in bulk anyway."""
 
 PASS_DUE_PULSES: Final = 1.25
 """A pass is due so many heartbeat intervals after the one before: where heartbeats come, none but those for them."""
@@ -130,11 +136,11 @@ class Driver:
         self._alarm = Alarm()
         self._is_gathering = False
         self._is_running = False
-        self._failed: Error | None = None
+        self._failed: BaseException | None = None
         self._mended = trio.Event()
-        self._announced_mended_count = 0
-        self._announced_pulse_count = 0
-        self._armed_ms = 0
+        self._announced_mended_count = self._announced_pulse_count = 0
+        self._armed_ms = self._due_ms = self._folded_ms = 0
+        self._expected_index = NO_INDEX
         self._pulse_ms = config.heartbeat_interval_ms
         self._pass_due_ms = int(PASS_DUE_PULSES * self._pulse_ms)
         self._watch = LoopWatch(self._pulse_ms, now_ms())
@@ -237,7 +243,15 @@ class Driver:
     async def wait_applied(self, index: Index) -> None:
         """Wait until the state machine contains `index`, or the node has stopped."""
         if self.applied_index < index:
+            self.expect_applied(index)
             await self.callers.wait_applied(index)
+
+    def expect_applied(self, index: Index) -> None:
+        """Put no fold off until the state machine contains `index`: somebody waits for it."""
+        if index > self._expected_index:
+            self._expected_index = index
+            if self._can_fold:
+                self.wake()
 
     def read(self, first: Index, end: Index, bytes_max: int) -> list[Entry]:
         """Return entries from memory or disk; see `Engine.read`. A damaged one is asked for with the next pass."""
@@ -279,7 +293,7 @@ class Driver:
             return
         ended = capture(self._gather_and_pass)
         if isinstance(ended, Error):
-            self._failed = ended
+            self._failed = ended.error
             self.wake()
 
     def give_up_vote(self, reason: str, saved: Callable[[], bool]) -> None:
@@ -375,53 +389,77 @@ class Driver:
             Exception: the state machine or a callback has failed; the node stops.
         """
         if self._failed is None:
-            ended = capture(self._pass)
-            if not isinstance(ended, Error):
-                return
-            self._failed = ended
-        raise self._failed.error  # once more for each task that still runs a pass
+            try:
+                self._pass()
+            except BaseException as error:
+                self._failed = error
+                raise
+        else:
+            raise self._failed  # once more for each task that still runs a pass
 
     def _pass(self) -> None:
         """Run one pass; see `run_pass`."""
         engine = self.engine
         watch = self._watch
         self.pass_count += 1
+        applied_count = self.applied_count
         begun_ms = now_ms()
         stall = watch.begin(begun_ms)
         if stall is not None:
             self._stood_still(stall)
         if self.callers.has_staged:
             self._propose_staged()
-        self._links.receive(self._deliver)
-        for peer in self._links.take_lost():
-            self._step(PeerUnreachable(peer))
-        if now_ms() >= engine.next_deadline_ms():
+        self._read_members()
+        # What was due when the last pass ended is due now, or was put off; what became due sooner since has an alarm.
+        if now_ms() >= self._due_ms and now_ms() >= engine.next_deadline_ms():
             self._step(Tick())
         self._send()
         if engine.node.role is Role.LEADER:
             # Callers wait for what is committed; their answers should not wait for the next sync.
             self._settle()
-        watch.mark("messages, and what they led to", now_ms())
+        received_ms = now_ms()
+        is_saving = engine.has_unsaved
         self._writer.write()
-        watch.mark("disk", now_ms())
+        written_ms = now_ms()
+        if is_saving and engine.node.role is Role.LEADER:
+            # The others have written meanwhile, too. To read what they answer costs less than a pass for it.
+            self._read_members()
         self._send()
-        self._settle()
-        watch.mark("state and answers", now_ms())
+        self._hand_over()
+        is_put_off = is_saving and self._puts_off_fold(written_ms)
+        if self._can_fold and not is_put_off:
+            self._fold()
+            self._folded_ms = written_ms
+        if self.applied_count > applied_count and engine.node.role is Role.LEADER:
+            # So have those that were not needed for the majority.
+            self._read_members()
+            self._send()
+            self._hand_over()
+        ended_ms = now_ms()
+        watch.passed(received_ms, written_ms, ended_ms)
         self._announce_repairs()
         self._confirm_vote_given_up()
         for ended in self.pass_end_watchers:
             ended()
         if engine.failure is not None:
             raise engine.failure
-        if self._can_fold or (engine.has_unsaved and not engine.is_persisting):
+        is_folding = not is_put_off and self._can_fold
+        if is_folding or (engine.has_unsaved and not engine.is_persisting):
             self.wake()
-        self._arm(begun_ms)
+        self._arm(begun_ms, ended_ms)
 
-    def _arm(self, begun_ms: int) -> None:
+    def _read_members(self) -> None:
+        """Take what all members have sent."""
+        self._links.receive(self._deliver)
+        for peer in self._links.take_lost():
+            self._step(PeerUnreachable(peer))
+
+    def _arm(self, begun_ms: int, ended_ms: int) -> None:
         """Set the alarm to when the next pass is due, unless it is set to a time shortly before that already."""
-        due_ms = min(self._writer.next_deadline_ms(), begun_ms + self._pass_due_ms)
+        self._due_ms = self._writer.next_deadline_ms()
+        due_ms = min(self._due_ms, begun_ms + self._pass_due_ms)
         early_ms = due_ms - self._armed_ms
-        if not 0 <= early_ms < self._pulse_ms // 2 or self._armed_ms <= now_ms():
+        if not 0 <= early_ms < self._pulse_ms // 2 or self._armed_ms <= ended_ms:
             self._armed_ms = due_ms
             self._alarm.set_to((due_ms - now_ms()) / 1000)
 
@@ -502,20 +540,43 @@ class Driver:
 
     def _settle(self) -> None:
         """Answer callers and fold. Failures and lost roles first: what is folded next may be another leader's."""
+        self._hand_over()
+        if self._can_fold:
+            self._fold()
+
+    def _hand_over(self) -> None:
+        """Hand over what the engine has decided, to callers and watchers."""
         engine, callers = self.engine, self.callers
-        callers.answer(engine.take_resolved(), self.applied_index)
-        self.announcer.announce(is_serving=self.is_serving)
-        if not self._can_fold:
-            return
+        if engine.has_outcomes or callers.has_outcomes:
+            callers.answer(engine.take_resolved(), self.applied_index)
+            self.announcer.announce(is_serving=self.is_serving)
+
+    def _puts_off_fold(self, now_ms: int) -> bool:
+        """Return whether a follower folds what it can fold together with what comes next.
+
+        Each fold has a price of its own, whatever it contains. What comes next is the entry after the one that was
+        just written, or a heartbeat; readers of a follower wait for the same to learn what is committed.
+        """
+        engine = self.engine
+        return (
+            now_ms < self._folded_ms + FOLD_PAUSE_MS
+            and engine.node.role is Role.FOLLOWER
+            and self.applied_index >= self._expected_index
+            and engine.foldable_bytes <= FOLD_LATER_BYTES_MAX
+        )
+
+    def _fold(self) -> None:
+        """Fold a chunk, and tell who waits for it."""
         self._apply()
-        callers.answer((), self.applied_index)
+        self.callers.answer((), self.applied_index)
         for applied in self.applied_watchers:
             applied()
-        self.announcer.announce(is_serving=self.is_serving)
+        if self.is_serving is not self.announcer.is_serving:
+            self.announcer.announce(is_serving=self.is_serving)
 
     @property
     def _can_fold(self) -> bool:
-        return self.engine.has_committed and not self.is_fold_held
+        return not self._fold_holds and self.engine.has_committed
 
     def hold_fold(self) -> None:
         """Fold nothing until `release_fold`; who waits for an entry to be applied waits so much longer."""

@@ -116,6 +116,12 @@ class LogReader:
             log.shortage.judge(f"entry {index}", error)
             return None
 
+    def expect_applied(self, index: Index) -> None:
+        """Have entries up to this one applied as soon as they are known to be committed: somebody waits for it."""
+        driver = self._standing.driver
+        if driver is not None:
+            driver.expect_applied(index)
+
     def watch_applied(self, callback: Callable[[], None]) -> None:
         """Call back after entries were applied and their proposers were answered."""
         self.applied_watchers.append(callback)

@@ -16,6 +16,9 @@ LOGGED_MS: Final = 250
 
 OUTSIDE: Final = "other tasks of the loop, or nothing: the process did not run"
 
+PARTS: Final = ("messages, and what they led to", "disk", "state and answers", OUTSIDE)
+"""The work of the loop in order, from the beginning of a pass to that of the next one."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoopStall:
@@ -24,7 +27,8 @@ class LoopStall:
     Attributes:
         length_ms: for how long, beyond one pulse.
         doing: the part of the loop in which most of the time went by.
-        cpu_ms: what the process has used of processors meanwhile: little means that it did not run.
+        cpu_ms: what the process has used of processors meanwhile, and up to a pulse before: little means that it did
+            not run.
     """
 
     length_ms: int
@@ -41,33 +45,42 @@ class LoopWatch:
         now_ms: the time of the first pass.
     """
 
-    __slots__ = ("_begun_ms", "_cpu_ns", "_doing", "_longest_ms", "_marked_ms", "_pulse_ms")
+    __slots__ = ("_begun_ms", "_cpu_at_ms", "_cpu_ns", "_parts_ms", "_pulse_ms")
 
     def __init__(self, pulse_ms: int, now_ms: int) -> None:
         self._pulse_ms = pulse_ms
-        self._begun_ms = self._marked_ms = now_ms
+        self._begun_ms = self._cpu_at_ms = now_ms
+        self._parts_ms = (now_ms, now_ms, now_ms)
         self._cpu_ns = time.process_time_ns()
-        self._longest_ms = -1
-        self._doing = OUTSIDE
 
     def begin(self, now_ms: int) -> LoopStall | None:
         """Begin a pass; return the stall that preceded it, or None."""
         assert now_ms >= self._begun_ms, f"a pass at {now_ms} ms after one at {self._begun_ms} ms"
-        self.mark(OUTSIDE, now_ms)
-        cpu_ns = time.process_time_ns()
         late_ms = now_ms - self._begun_ms - self._pulse_ms
         stall = None
-        if late_ms >= self._pulse_ms:
-            stall = LoopStall(late_ms, self._doing, (cpu_ns - self._cpu_ns) // 1_000_000)
+        # The processor's clock is a call of the system, and passes come by the thousand.
+        if now_ms - self._cpu_at_ms >= self._pulse_ms:
+            cpu_ns = time.process_time_ns()
+            if late_ms >= self._pulse_ms:
+                stall = LoopStall(
+                    late_ms, self._longest_part(now_ms), (cpu_ns - self._cpu_ns) // 1_000_000
+                )
+            self._cpu_ns, self._cpu_at_ms = cpu_ns, now_ms
         self._begun_ms = now_ms
-        self._cpu_ns = cpu_ns
-        self._longest_ms = -1
+        self._parts_ms = (now_ms, now_ms, now_ms)
         return stall
 
-    def mark(self, done: str, now_ms: int) -> None:
-        """Attribute the time since the last mark to the work that was `done`."""
-        took_ms = now_ms - self._marked_ms
-        if took_ms > self._longest_ms:
-            self._longest_ms = took_ms
-            self._doing = done
-        self._marked_ms = now_ms
+    def passed(self, received_ms: int, written_ms: int, ended_ms: int) -> None:
+        """Note when the parts of a pass ended; what comes until the next one is none of its."""
+        self._parts_ms = (received_ms, written_ms, ended_ms)
+
+    def _longest_part(self, now_ms: int) -> str:
+        """Return what took longest since the last pass began."""
+        begun_ms, (received_ms, written_ms, ended_ms) = self._begun_ms, self._parts_ms
+        took_ms = (
+            received_ms - begun_ms,
+            written_ms - received_ms,
+            ended_ms - written_ms,
+            now_ms - ended_ms,
+        )
+        return PARTS[took_ms.index(max(took_ms))]

@@ -190,22 +190,25 @@ class PeerLink:
             except BlockingIOError:
                 return True
             self.sent_bytes += sent
-            self._partial = self._partial[sent:] if sent < len(self._partial) else None
+            if sent < len(self._partial):
+                self._partial = self._partial[sent:]
+                continue
+            self._partial = None
+            if not (self._ordered or self._small or self._chunks or self._twin):
+                return False
 
     def _next_bytes(self) -> bytes:
         """Return whole frames, the overtaking ones first, up to about SEND_BYTES."""
         frames: list[bytes] = []
         room = SEND_BYTES
-        while room > 0:
+        while room > 0 and (self._ordered or self._small or self._chunks or self._twin):
             frame = self._next_frame()
-            if frame is None:
-                break
             frames.append(frame)
             room -= len(frame)
         return frames[0] if len(frames) == 1 else b"".join(frames)
 
-    def _next_frame(self) -> bytes | None:
-        """Return the next frame: small messages overtake entries, also between two chunks of one blob."""
+    def _next_frame(self) -> bytes:
+        """Return the next frame of what waits: small messages overtake entries, also between two chunks of one blob."""
         if self._small:
             return encode_frames(encode_message(self._small.popleft()))[0]
         if self._twin is not None:
@@ -213,8 +216,6 @@ class PeerLink:
             return encode_frames(encode_message(twin))[0]
         if self._chunks:
             return self._chunks.popleft()
-        if not self._ordered:
-            return None
         request = self._ordered.popleft()
         if not request.entries:
             return encode_frames(encode_message(request))[0]

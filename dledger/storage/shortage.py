@@ -26,17 +26,18 @@ class Shortage:
     Attributes:
         is_met: some were refused since the last pulse.
         pulse_count: how often what was refused could be tried again.
+        since_ms: since when some were refused between any two pulses; None: they are not.
     """
 
     def __init__(self, notes: list[tuple[str, dict[str, object]]]) -> None:
         """Start without any; `notes` gets an event and its fields, now and then."""
         self.is_met = False
         self.pulse_count = 0
+        self.since_ms: int | None = None
         self._notes = notes
         self._reason = ""
         self._pulse_ms: int | None = None
         self._calm_ms = 0
-        self._since_ms: int | None = None
         self._noted_ms: int | None = None
 
     def seen(self, what: str, error: OSError) -> None:
@@ -64,12 +65,12 @@ class Shortage:
     def pass_time(self, now_ms: int) -> bool:
         """Let time pass; return True at a pulse: what was refused may be tried again."""
         if not self.is_met:
-            if self._since_ms is not None and now_ms >= self._calm_ms:
-                self._since_ms = None
+            if self.since_ms is not None and now_ms >= self._calm_ms:
+                self.since_ms = None
             return False
         if self._pulse_ms is None:
             self._pulse_ms = now_ms + PULSE_MS
-            self._since_ms = now_ms if self._since_ms is None else self._since_ms
+            self.since_ms = now_ms if self.since_ms is None else self.since_ms
             self._note(now_ms)
             return False
         if now_ms < self._pulse_ms:
@@ -82,11 +83,11 @@ class Shortage:
 
     def lasts_ms(self, now_ms: int) -> int:
         """Return for how long reads were refused between any two pulses; 0: they are not."""
-        return 0 if self._since_ms is None else now_ms - self._since_ms
+        return 0 if self.since_ms is None else now_ms - self.since_ms
 
     def count_anew(self) -> None:
         """Let what lasts begin now."""
-        self._since_ms = None
+        self.since_ms = None
 
     def _note(self, now_ms: int) -> None:
         if self._noted_ms is None or now_ms - self._noted_ms >= NOTE_PAUSE_MS:

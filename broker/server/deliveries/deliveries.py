@@ -87,15 +87,19 @@ class DeliveryAlarm:
         self._outputs = outputs
         self._alarm = Alarm()
         self._looked_s = -math.inf
+        self._is_looking = False
 
     def look(self) -> None:
         """Look at the task again, within LOOK_S: something may be due earlier than it was said to be.
 
         At once if that was not done lately: mostly there is nothing, and nobody need wake.
         """
+        if self._is_looking:
+            return  # it goes off within that time already
         now_s = trio.current_time()
         if now_s < self._looked_s + LOOK_S:
             self._alarm.set_within(LOOK_S)
+            self._is_looking = True
             return
         self._looked_s = now_s
         self._alarm.set_within(self._wait_s())
@@ -106,6 +110,7 @@ class DeliveryAlarm:
         await self._alarm.run(self._deliver)
 
     def _deliver(self) -> None:
+        self._is_looking = False
         self._task.tick()
         self._outputs.flush()
         self._alarm.set_to(self._wait_s())

@@ -13,7 +13,7 @@ from broker.server.links.link import LeaderLink
 from broker.server.links.private_codes import NOT_CARRIED_OUT, READ_POINT_FIELD, PrivateCode
 from broker.server.requests.linear import LinearReads
 from broker.server.requests.origin import ClientOrigin, answer
-from dledger import DLedgerError, LogServer
+from dledger import DLedgerError, Index, LogServer
 from dledger_mq.remoting.header import RemotingCommand
 
 CONFIRM_MS = 2_000
@@ -123,6 +123,7 @@ class ReadPoints:
                 answered()
             deadline_ms = self._now_ms() + CONFIRM_MS
             self._ahead.append(_Ahead(int(index), deadline_ms, question.reads))
+            self._log.reader.expect_applied(Index(int(index)))
             self.applied()
         else:
             self._fail(question.reads, response.remark or "the leader does not say how far it is")

@@ -24,9 +24,7 @@ def test_the_time_beyond_one_pulse_is_the_stall() -> None:
 def test_what_took_longest_is_named() -> None:
     watch = LoopWatch(PULSE_MS, 0)
     assert watch.begin(10) is None
-    watch.mark("reading", 15)
-    watch.mark("disk", 915)
-    watch.mark("answers", 920)
+    watch.passed(received_ms=15, written_ms=915, ended_ms=920)
     stall = watch.begin(1000)
     assert stall is not None
     assert (stall.length_ms, stall.doing) == (930, "disk")

@@ -20,7 +20,11 @@ class FakeLog:
     def __init__(self) -> None:
         self.reader = self
         self.is_serving = False
+        self.expected = 0
         self.applied_index = 5
+
+    def expect_applied(self, index: int) -> None:
+        self.expected = index
 
 
 class FakeLink:
