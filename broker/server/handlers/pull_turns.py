@@ -90,17 +90,26 @@ class PullTurns(Generic[Turned]):
 
     def take(self, each: Turned) -> None:
         """Let one go on now if the share of this turn is not used up, and otherwise in one of the next turns."""
-        now_s = perf_counter()
+        if self.may_take(perf_counter(), is_backlog=each.is_backlog):
+            self._take(each)
+        else:
+            (self._backlog if each.is_backlog else self._waiting).append(each)
+            self._some.set()
+
+    def may_take(self, now_s: float, *, is_backlog: bool) -> bool:
+        """Return whether one more may go on now: nothing waits before it, and the share of this turn is not used up."""
         row, is_due = self._waiting, True
-        if each.is_backlog:
+        if is_backlog:
             row, is_due = self._backlog, not self._share.wait_s(now_s)
         if not self._waiting and now_s - self._began_s > TURN_S_MAX:
             self._begin_turn(now_s)
-        if self._is_running and (row or self._left_s <= 0 or not is_due):
-            row.append(each)
-            self._some.set()
-        else:
-            self._take(each)
+        return not self._is_running or (not row and self._left_s > 0 and is_due)
+
+    def spend(self, now_s: float, spent_s: float, *, is_backlog: bool) -> None:
+        """Take note that one went on until now, and how long that took."""
+        self._left_s -= spent_s
+        if is_backlog:
+            self._share.spend(now_s, spent_s)
 
     def turn_ended(self) -> None:
         """Begin with a new share: the connections' turn of the loop is over, and their next one comes in another.
@@ -155,6 +164,4 @@ class PullTurns(Generic[Turned]):
         began_s = perf_counter()
         (go_on or self._go_on)(each)
         now_s = perf_counter()
-        self._left_s -= now_s - began_s
-        if each.is_backlog:
-            self._share.spend(now_s, now_s - began_s)
+        self.spend(now_s, now_s - began_s, is_backlog=each.is_backlog)

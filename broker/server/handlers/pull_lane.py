@@ -1,0 +1,160 @@
+"""The lane for plain pulls: those of one read that find messages in memory, from their frames to their answers.
+
+Most pulls are plain: this node leads, they may read, and what they ask for is in memory. They are answered where they
+come. What a request value would hold for each is in the frames already, so none is made; and what holds for all of one
+read, as that this node leads, is asked once: nothing else runs in between. The decisions are those of the ordinary
+way, in its order: who may read is asked of the same rules (`service.pull`), what is there of the same reading, and how
+much of a turn is left of the same turns.
+
+Whatever is not plain, as a pull that finds nothing, that is refused or that has to wait, ends this and goes the
+ordinary way (pulls.py), from its first step on: nothing of it was done here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+from broker.server.handlers.pull_answers import BACKLOG_BYTES, PullAnswers
+from broker.server.handlers.pull_request import Pull
+from broker.server.handlers.pull_turns import PullTurns
+from broker.server.handlers.sent_away import SentAway
+from broker.server.requests.calls import Calls
+from broker.server.requests.origin import Origin
+from broker.server.requests.request import HOLD_MS, Command
+from broker.service.catalog import NOTHING_NEW
+from broker.service.pull import PullRules
+from broker.service.refusal import Refusal
+from broker.store.not_in_memory import NotInMemoryError
+from broker.store.reading import GetResult
+from broker.store.state import BrokerState
+from dledger.raft.ids import Position
+from dledger.runtime.log_reader import LogReader
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.errors import FieldError, FrameError
+from dledger_mq.remoting.frame import Frame
+from dledger_mq.remoting.requests import (
+    PULL_COMMIT_OFFSET,
+    PullFields,
+    PullRequest,
+    decode_request,
+)
+
+
+class PullLane:
+    """Answers plain pulls while this node leads."""
+
+    def __init__(
+        self,
+        reader: LogReader,
+        state: BrokerState,
+        rules: PullRules,
+        answers: PullAnswers,
+        turns: PullTurns[Pull],
+        *,
+        sent_away: SentAway,
+        commit_offset: Callable[[Origin, PullFields], None],
+        calls_of: Callable[[int], Calls],
+        note_mistake: Callable[[Exception, str], bool],
+    ) -> None:
+        """Set up the lane.
+
+        Args:
+            reader: the log.
+            state: the fold.
+            rules: who may read what.
+            answers: what answers are made of.
+            turns: how much of a turn pulls may take.
+            sent_away: those who were sent to the leader.
+            commit_offset: takes the offset that a pull carries.
+            calls_of: returns what counts the answers to a code.
+            note_mistake: see `Mistakes.note`.
+        """
+        self._reader = reader
+        self._state = state
+        self._rules = rules
+        self._answers = answers
+        self._turns = turns
+        self._sent_away = sent_away
+        self._commit_offset = commit_offset
+        self._calls_of = calls_of
+        self._note_mistake = note_mistake
+
+    def take(
+        self,
+        origin: Origin,
+        frames: Sequence[Frame],
+        at: int,
+        command: PullRequest,
+        *,
+        deadline_ms: int,
+    ) -> tuple[int, Command | None]:
+        """See `RequestLane`; all that are taken have the code of the first."""
+        # Who follows a reset is found out the ordinary way.
+        if self._state.offsets.resets or origin.is_closed or not self._reader.is_current:
+            return at, command
+        self._sent_away.forget()
+        first, calls = at, self._calls_of(command.code)
+        pieces: list[bytes | memoryview] = []
+        try:
+            at, following = self._gather(pieces, origin, frames, at, command)
+        finally:
+            if pieces:
+                origin.send_pieces(pieces)
+        if at > first:
+            calls.answered(ResponseCode.SUCCESS, deadline_ms - HOLD_MS, at - first)
+        return at, following
+
+    def _gather(
+        self,
+        pieces: list[bytes | memoryview],
+        origin: Origin,
+        frames: Sequence[Frame],
+        at: int,
+        command: PullRequest,
+    ) -> tuple[int, Command | None]:
+        """Add the answers to plain pulls, up to the first that is not; runs per pull."""
+        answers, turns, count, connection = self._answers, self._turns, len(frames), origin.number
+        log_end, code = self._reader.committed_position, command.code
+        is_backlog = connection in answers.backlog_readers
+        began_s = perf_counter()
+        following: Command | None = command
+        while isinstance(following, PullRequest) and not following.flag and following.code == code:
+            if not turns.may_take(began_s, is_backlog=is_backlog):
+                break
+            fields = following.fields
+            result = self._found(origin, fields, log_end)
+            if result is None:
+                break
+            if fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0:
+                self._commit_offset(origin, fields)
+            pieces.append(answers.head_of_found(connection, following.opaque, fields, result))
+            pieces += result.records
+            is_backlog = result.bytes_behind > BACKLOG_BYTES
+            now_s = perf_counter()
+            turns.spend(now_s, now_s - began_s, is_backlog=is_backlog)
+            began_s = now_s
+            at += 1
+            try:
+                following = decode_request(frames[at]) if at < count else None
+            except (FieldError, FrameError):
+                following = None  # whoever decodes it next says so
+        return at, following
+
+    def _found(self, origin: Origin, fields: PullFields, log_end: Position) -> GetResult | None:
+        """Return what a pull gets, if it may read, and finds messages in memory; nothing is done yet."""
+        try:
+            grant = self._rules.check(fields)
+            if (
+                isinstance(grant, Refusal)
+                or grant.creation is not NOTHING_NEW
+                or grant.property_filter is not None
+            ):
+                return None
+            return self._answers.found_at_once(fields, grant.tags, log_end)
+        except NotInMemoryError:
+            return None
+        except Exception as error:  # the ordinary way meets the same, and answers
+            if not self._note_mistake(error, f"a pull of {origin.address}"):
+                raise
+            return None
