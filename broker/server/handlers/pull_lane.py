@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
+from typing import Final
 
 from broker.server.handlers.pull_answers import BACKLOG_BYTES, PullAnswers
 from broker.server.handlers.pull_request import Pull
@@ -23,22 +24,31 @@ from broker.server.requests.calls import Calls
 from broker.server.requests.origin import Origin
 from broker.server.requests.request import HOLD_MS, Command
 from broker.service.catalog import NOTHING_NEW
-from broker.service.pull import PullRules
+from broker.service.pull import PullGrant, PullRules
 from broker.service.refusal import Refusal
 from broker.store.not_in_memory import NotInMemoryError
 from broker.store.reading import GetResult
 from broker.store.state import BrokerState
 from dledger.raft.ids import Position
 from dledger.runtime.log_reader import LogReader
+from dledger_mq.message.numbers import QueueId
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.errors import FieldError, FrameError
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.requests import (
     PULL_COMMIT_OFFSET,
+    PULL_SUBSCRIPTION,
     PullFields,
     PullRequest,
     decode_request,
 )
+
+GRANTS_MAX: Final = 1024
+GRANT_CHARACTERS_MAX: Final = 1024
+"""Of what is remembered: most pulls are of few groups, and whoever pulls may name what he likes."""
+
+Asked = tuple[str, str, QueueId, int, str | None, str | None]
+"""What a pull that brings its subscription says of what it may read."""
 
 
 class PullLane:
@@ -79,6 +89,8 @@ class PullLane:
         self._commit_offset = commit_offset
         self._calls_of = calls_of
         self._note_mistake = note_mistake
+        self._grants: dict[Asked, PullGrant] = {}
+        self._judged_by: tuple[object, object, object] = (None, None, None)
 
     def take(
         self,
@@ -91,19 +103,32 @@ class PullLane:
     ) -> tuple[int, Command | None]:
         """See `RequestLane`; all that are taken have the code of the first."""
         # Who follows a reset is found out the ordinary way.
-        if self._state.offsets.resets or origin.is_closed or not self._reader.is_current:
+        log_end = self._reader.current_end
+        if log_end is None or self._state.offsets.resets or origin.is_closed:
             return at, command
         self._sent_away.forget()
+        self._look_at_tables()
         first, calls = at, self._calls_of(command.code)
         pieces: list[bytes | memoryview] = []
         try:
-            at, following = self._gather(pieces, origin, frames, at, command)
+            at, following = self._gather(pieces, origin, frames, at, command, log_end)
         finally:
             if pieces:
                 origin.send_pieces(pieces)
         if at > first:
             calls.answered(ResponseCode.SUCCESS, deadline_ms - HOLD_MS, at - first)
         return at, following
+
+    def _look_at_tables(self) -> None:
+        """Forget who may read what, if anything has changed by which that was judged."""
+        state, rules = self._state, self._rules
+        topics, groups = state.topics.version, state.groups.version
+        settings = rules.permission, rules.property_filters
+        # A table that came with a snapshot may differ from one of the same version: another value says so.
+        is_same = topics is self._judged_by[0] and groups is self._judged_by[1]
+        if not is_same or settings != self._judged_by[2]:
+            self._judged_by = topics, groups, settings
+            self._grants.clear()
 
     def _gather(
         self,
@@ -112,11 +137,11 @@ class PullLane:
         frames: Sequence[Frame],
         at: int,
         command: PullRequest,
+        log_end: Position,
     ) -> tuple[int, Command | None]:
         """Add the answers to plain pulls, up to the first that is not; runs per pull."""
         answers, turns, count, connection = self._answers, self._turns, len(frames), origin.number
-        log_end, code = self._reader.committed_position, command.code
-        is_backlog = connection in answers.backlog_readers
+        code, is_backlog = command.code, connection in answers.backlog_readers
         began_s = perf_counter()
         following: Command | None = command
         while isinstance(following, PullRequest) and not following.flag and following.code == code:
@@ -143,18 +168,42 @@ class PullLane:
 
     def _found(self, origin: Origin, fields: PullFields, log_end: Position) -> GetResult | None:
         """Return what a pull gets, if it may read, and finds messages in memory; nothing is done yet."""
+        asked = (
+            fields.consumer_group,
+            fields.topic,
+            fields.queue_id,
+            fields.sys_flag,
+            fields.subscription,
+            fields.expression_type,
+        )
         try:
-            grant = self._rules.check(fields)
-            if (
-                isinstance(grant, Refusal)
-                or grant.creation is not NOTHING_NEW
-                or grant.property_filter is not None
-            ):
-                return None
-            return self._answers.found_at_once(fields, grant.tags, log_end)
+            grant = self._grants.get(asked) or self._grant(asked, fields)
+            return grant and self._answers.found_at_once(fields, grant.tags, log_end)
         except NotInMemoryError:
             return None
         except Exception as error:  # the ordinary way meets the same, and answers
             if not self._note_mistake(error, f"a pull of {origin.address}"):
                 raise
             return None
+
+    def _grant(self, asked: Asked, fields: PullFields) -> PullGrant | None:
+        """Return what a pull may read by tags, None if it has to go the ordinary way; keep what a table decides.
+
+        What a pull says of itself counts as long as the tables and settings stay as they are; what heartbeats said may
+        change with each of them.
+        """
+        grant = self._rules.check(fields)
+        if (
+            isinstance(grant, Refusal)
+            or grant.creation is not NOTHING_NEW
+            or grant.property_filter is not None
+        ):
+            return None
+        state = self._state
+        is_applied = fields.topic in state.topics and fields.consumer_group in state.groups
+        if is_applied and fields.sys_flag & PULL_SUBSCRIPTION:
+            if len(self._grants) >= GRANTS_MAX:
+                self._grants.clear()
+            if sum(len(each) for each in asked if isinstance(each, str)) <= GRANT_CHARACTERS_MAX:
+                self._grants[asked] = grant
+        return grant
