@@ -140,7 +140,7 @@ class LogReader:
 
     @property
     def current_end(self) -> Position | None:
-        """`committed_position` while this `is_current`, else None; both in one look, for those who read all the time."""
+        """`committed_position` while this `is_current`, else None; both in one look, for those who read often."""
         standing = self._standing
         driver = standing.driver
         if driver is None or standing.has_stopped:

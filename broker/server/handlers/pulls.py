@@ -128,7 +128,7 @@ class Pulls:
         self._unconfirmed: set[Pull] = set()  # wait for their confirmation
         self._is_ending, self._topics_version = False, state.topics.version
         # Made once: what the lane counts has to be what is registered.
-        self._by_code = {
+        self._by_code: dict[int, Handler[PullRequest]] = {
             code: Handler(code, self.pull, RequestKind.READ, Where.HERE, request_type=Pull)
             for code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
         }
