@@ -39,8 +39,9 @@ _log = logging.getLogger(__name__)
 TURN_S: Final = 0.01
 """A fraction of a heartbeat's interval: after so long the other tasks have a turn."""
 
-SHORT_S: Final = 0.0005
-"""A turn that has taken no longer may have one more round: to wait for it with the loop takes longer than a pull."""
+SHORT_S: Final = 0.00025
+"""A turn that has taken no longer has one more round: some pulls of the newest, for each of which the loop's own turn
+would take half as long as the pull itself."""
 
 FRAMES_MAX: Final = 256
 """Frames handed over together: some 3 ms of sends. A turn ends between such portions, or between connections."""

@@ -58,6 +58,7 @@ ODD: list[Fields] = [
     {"queueId": "3"},
     {"queueId": "-1"},
     {"queueOffset": "-1"},
+    {"queueOffset": "24"},
     {"queueOffset": "7000"},
     {"queueOffset": "x"},
     {"maxMsgNums": "0"},
