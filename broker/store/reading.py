@@ -163,12 +163,12 @@ def get_at_once(
     log: PulledLog,
     topic: str,
     queue_id: QueueId,
-    offset: QueueOffset,
     *,
+    offset: QueueOffset,
     count_max: int,
+    log_end: Position,
     bytes_max: int,
     tag_hashes: AbstractSet[int] | None,
-    log_end: Position,
     limits: GetLimits,
 ) -> GetResult | None:
     """Return what `get_messages` returns, if that is messages and all of them are in memory; None: ask that.
@@ -179,17 +179,8 @@ def get_at_once(
     queue = state.queues.get(topic, queue_id, without_waiting=True)
     if queue is None or not queue.min_offset <= offset < queue.max_offset:
         return None
-    result = _get_quickly(
-        queue,
-        log,
-        offset,
-        limits,
-        log_end,
-        tag_hashes,
-        count_max,
-        bytes_max,
-        without_waiting=True,
-    )
+    bounds = _Bounds(count_max, bytes_max, log_end, limits, 0)
+    result = _get_quickly(queue, log, offset, bounds, tag_hashes=tag_hashes, without_waiting=True)
     return result if result is not None and result.count else None
 
 
@@ -246,15 +237,7 @@ def _get_within(
     """Read from an offset that the queue has, as `get_messages` describes it: quickly if that can be."""
     if property_filter is None:
         quick = _get_quickly(
-            queue,
-            log,
-            offset,
-            bounds.limits,
-            bounds.log_end,
-            tag_hashes,
-            bounds.count_max,
-            bounds.bytes_max,
-            without_waiting=without_waiting,
+            queue, log, offset, bounds, tag_hashes=tag_hashes, without_waiting=without_waiting
         )
     else:
         quick = _get_judged_quickly(
@@ -289,12 +272,9 @@ def _get_quickly(
     queue: ConsumeQueue,
     log: PulledLog,
     offset: QueueOffset,
-    limits: GetLimits,
-    log_end: Position,
-    tag_hashes: AbstractSet[int] | None,
-    count_max: int,
-    bytes_max: int,
+    bounds: _Bounds,
     *,
+    tag_hashes: AbstractSet[int] | None,
     without_waiting: bool,
 ) -> GetResult | None:
     """Read what is in memory; None: it is to be read record by record (`_Batch`), with the same result.
@@ -302,6 +282,7 @@ def _get_quickly(
     Records that stand back to back in the log are one piece of the result. All of them have to count as in memory, or
     none of them, and neither the one with which there would be too much.
     """
+    count_max, bytes_max, log_end, limits, _ = bounds
     memory_start = log_end - limits.memory_span_bytes
     count_limit, bytes_limit = limits.count_max_in_memory, limits.bytes_max_in_memory
     if tag_hashes is None:

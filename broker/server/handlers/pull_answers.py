@@ -179,11 +179,11 @@ class PullAnswers:
             self._log.reader,
             fields.topic,
             fields.queue_id,
-            fields.queue_offset,
+            offset=fields.queue_offset,
             count_max=min(max(1, fields.max_msg_nums), _COUNT_MAX),
+            log_end=log_end,
             bytes_max=fields.max_msg_bytes or 2**31 - 1,
             tag_hashes=tags,
-            log_end=log_end,
             limits=advice.limits,
         )
         return None if result is None or result.bytes_behind > advice.cold_bytes else result

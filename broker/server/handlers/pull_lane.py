@@ -13,8 +13,7 @@ ordinary way (pulls.py), from its first step on: nothing of it was done here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import perf_counter
-from typing import Final
+from typing import Final, cast
 
 from broker.server.handlers.pull_answers import BACKLOG_BYTES, PullAnswers
 from broker.server.handlers.pull_request import Pull
@@ -48,7 +47,24 @@ GRANT_CHARACTERS_MAX: Final = 1024
 """Of what is remembered: most pulls are of few groups, and whoever pulls may name what he likes."""
 
 Asked = tuple[str, str, QueueId, int, str | None, str | None]
-"""What a pull that brings its subscription says of what it may read."""
+"""The fields of a pull by which it is judged, if it brings its subscription."""
+
+
+class _Gathered:
+    """The answers to the pulls of one read.
+
+    Attributes:
+        origin: of all of them.
+        log_end: of the committed log, all of which is applied.
+        pieces: the answers.
+    """
+
+    __slots__ = ("log_end", "origin", "pieces")
+
+    def __init__(self, origin: Origin, log_end: Position) -> None:
+        self.origin = origin
+        self.log_end = log_end
+        self.pieces: list[bytes | memoryview] = []
 
 
 class PullLane:
@@ -60,8 +76,8 @@ class PullLane:
         state: BrokerState,
         rules: PullRules,
         answers: PullAnswers,
-        turns: PullTurns[Pull],
         *,
+        turns: PullTurns[Pull],
         sent_away: SentAway,
         commit_offset: Callable[[Origin, PullFields], None],
         calls_of: Callable[[int], Calls],
@@ -108,15 +124,22 @@ class PullLane:
             return at, command
         self._sent_away.forget()
         self._look_at_tables()
-        first, calls = at, self._calls_of(command.code)
-        pieces: list[bytes | memoryview] = []
+        first, calls, count = at, self._calls_of(command.code), len(frames)
+        gathered = _Gathered(origin, log_end)
+        code, following = command.code, cast("Command | None", command)
         try:
-            at, following = self._gather(pieces, origin, frames, at, command, log_end)
+            while isinstance(following, PullRequest) and following.code == code:
+                if following.flag or not self._answer(gathered, following):
+                    break
+                at += 1
+                try:
+                    following = decode_request(frames[at]) if at < count else None
+                except (FieldError, FrameError):
+                    following = None  # whoever decodes it next says so
         finally:
-            if pieces:
-                origin.send_pieces(pieces)
-        if at > first:
-            calls.answered(ResponseCode.SUCCESS, deadline_ms - HOLD_MS, at - first)
+            if at > first:
+                origin.send_pieces(gathered.pieces)
+                calls.answered(ResponseCode.SUCCESS, deadline_ms - HOLD_MS, at - first)
         return at, following
 
     def _look_at_tables(self) -> None:
@@ -130,41 +153,21 @@ class PullLane:
             self._judged_by = topics, groups, settings
             self._grants.clear()
 
-    def _gather(
-        self,
-        pieces: list[bytes | memoryview],
-        origin: Origin,
-        frames: Sequence[Frame],
-        at: int,
-        command: PullRequest,
-        log_end: Position,
-    ) -> tuple[int, Command | None]:
-        """Add the answers to plain pulls, up to the first that is not; runs per pull."""
-        answers, turns, count, connection = self._answers, self._turns, len(frames), origin.number
-        code, is_backlog = command.code, connection in answers.backlog_readers
-        began_s = perf_counter()
-        following: Command | None = command
-        while isinstance(following, PullRequest) and not following.flag and following.code == code:
-            if not turns.may_take(began_s, is_backlog=is_backlog):
-                break
-            fields = following.fields
-            result = self._found(origin, fields, log_end)
-            if result is None:
-                break
-            if fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0:
-                self._commit_offset(origin, fields)
-            pieces.append(answers.head_of_found(connection, following.opaque, fields, result))
-            pieces += result.records
-            is_backlog = result.bytes_behind > BACKLOG_BYTES
-            now_s = perf_counter()
-            turns.spend(now_s, now_s - began_s, is_backlog=is_backlog)
-            began_s = now_s
-            at += 1
-            try:
-                following = decode_request(frames[at]) if at < count else None
-            except (FieldError, FrameError):
-                following = None  # whoever decodes it next says so
-        return at, following
+    def _answer(self, gathered: _Gathered, pull: PullRequest) -> bool:
+        """Add the answer to a pull, if it is plain, and return whether it is; runs per pull."""
+        answers, turns = self._answers, self._turns
+        origin, fields, connection = gathered.origin, pull.fields, gathered.origin.number
+        if not turns.may_take(is_backlog=connection in answers.backlog_readers):
+            return False
+        result = self._found(origin, fields, gathered.log_end)
+        if result is None:
+            return False
+        if fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0:
+            self._commit_offset(origin, fields)
+        gathered.pieces.append(answers.head_of_found(connection, pull.opaque, fields, result))
+        gathered.pieces += result.records
+        turns.taken(is_backlog=result.bytes_behind > BACKLOG_BYTES)
+        return True
 
     def _found(self, origin: Origin, fields: PullFields, log_end: Position) -> GetResult | None:
         """Return what a pull gets, if it may read, and finds messages in memory; nothing is done yet."""

@@ -106,8 +106,7 @@ class Pulls:
             now_ms: a clock that never goes back.
             commit_offset: takes the offset that a pull carries.
         """
-        self._log = log
-        self._state = state
+        self._log, self._state = log, state
         self._commits = commits
         self._rules = rules
         self._points = points
@@ -127,23 +126,27 @@ class Pulls:
         self._put_off: list[Pull] = []
         self._unconfirmed: set[Pull] = set()  # wait for their confirmation
         self._is_ending, self._topics_version = False, state.topics.version
-        # Made once: what the lane counts has to be what is registered.
-        self._by_code: dict[int, Handler[PullRequest]] = {
+        self._by_code, self.lane = self._ways_in()
+        points.watch_answers(self._sent_away.forget)
+
+    def _ways_in(self) -> tuple[dict[int, Handler[PullRequest]], PullLane]:
+        """Return the handlers, and what answers most pulls before one is asked; both count the same calls."""
+        by_code: dict[int, Handler[PullRequest]] = {
             code: Handler(code, self.pull, RequestKind.READ, Where.HERE, request_type=Pull)
             for code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
         }
-        self.lane = PullLane(
-            log.reader,
-            state,
-            rules,
+        lane = PullLane(
+            self._log.reader,
+            self._state,
+            self._rules,
             self._answers,
-            self.turns,
+            turns=self.turns,
             sent_away=self._sent_away,
-            commit_offset=commit_offset,
-            calls_of=lambda code: self._by_code[code].calls,
+            commit_offset=self._commit_offset,
+            calls_of=lambda code: by_code[code].calls,
             note_mistake=lambda error, what: self.mistakes.note(error, what),
         )
-        points.watch_answers(self._sent_away.forget)
+        return by_code, lane
 
     def _ways_to_look(
         self,

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from broker.server.requests.dispatch import Dispatch
+from broker.server.requests import dispatch
+from broker.server.requests.request import PendingRequest
 from broker.store.state import BrokerState
 from broker.testing.broker_cluster import BrokerCluster
 from broker.testing.settings import BrokerSimSettings
@@ -179,7 +180,7 @@ class Twin:
         end = self.cluster.connect("10.0.0.1:40000", node.node_id)
         assert end is not None
         self.answers: list[bytes | None] = []
-        end.arrive = self.answers.append  # type: ignore[method-assign]
+        end.arrive = self.answers.append  # type: ignore[method-assign,assignment]
         self._end, self._count = end, 0
         self.ask([(RequestCode.UPDATE_AND_CREATE_TOPIC, _topic(), b"")])
         self.ask([_group(name) for name in ("g", BEATEN, FILTERED)])
@@ -234,11 +235,8 @@ def test_both_ways_answer_the_same(reads: list[list[Request]], has_memory: bool)
 def test_plain_pulls_take_the_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or this would compare the ordinary way with itself."""
     twin = Twin(has_lane=True)
-    ordinary: list[object] = []
-    handle = Dispatch._handle
-    monkeypatch.setattr(
-        Dispatch, "_handle", lambda *args: (ordinary.append(args[3]), handle(*args))[1]
-    )
+    ordinary: list[PendingRequest] = []
+    monkeypatch.setattr(dispatch, "_serve_here", ordinary.append)
     found = twin.services.pulls.counts.found
     by_heartbeat: Fields = {**USUAL, "consumerGroup": FILTERED, "sysFlag": "0"}
     twin.ask([PLAIN, PLAIN, (RequestCode.PULL_MESSAGE, by_heartbeat, b""), PLAIN])
