@@ -11,7 +11,7 @@ from typing import Final
 import trio
 
 from broker.net.served_connection import ServedConnection
-from broker.net.served_connections import FramesHandler, ServedConnections
+from broker.net.served_connections import FramesHandler, ServedConnections, TurnEnd
 from broker.net.tls_door import TlsDoor
 from dledger.runtime import descriptors
 from dledger.runtime.frame_room import ROOM_BYTES_MAX, FrameRoom, Holder
@@ -80,7 +80,7 @@ class Listener:
         handle: FramesHandler,
         *,
         closed: Callable[[ServedConnection], None] = _ignore,
-        turn_ended: Callable[[], None] | None = None,
+        turn_ended: TurnEnd | None = None,
         limits: ListenerLimits | None = None,
         door: TlsDoor | None = None,
     ) -> None:
@@ -89,7 +89,7 @@ class Listener:
         Args:
             handle: see `ServedConnections`; so for the next two.
             closed: called once for each connection that ended.
-            turn_ended: called when the frames of a turn were handed over.
+            turn_ended: see `ServedConnections`.
             limits: bounds.
             door: whether connections may, or must, be encrypted; None: they are plain text.
         """

@@ -3,7 +3,8 @@
 It goes in rounds: whatever is ready when a round begins is read once, decoded and handed over. A round is cut into
 *turns*, each with an end that says so to the user: what was gathered in a turn is proposed together and written with
 one call for each connection. After a turn the loop's other tasks have theirs, so that neither a burst nor many
-connections hold up a heartbeat.
+connections hold up a heartbeat. Who asks again as soon as he is answered is often there when a round ends: as long as a
+turn is short, and nothing came that other tasks go on with, the next round begins within it.
 
 Frames of a read for which a turn had no time are its *rest*. Each round ends with one turn of one rest, that which has
 waited for longest: so whoever asks for little waits for one turn of those who ask for much, however many they are.
@@ -38,6 +39,10 @@ _log = logging.getLogger(__name__)
 TURN_S: Final = 0.01
 """A fraction of a heartbeat's interval: after so long the other tasks have a turn."""
 
+SHORT_S: Final = 0.00025
+"""A turn that has taken no longer has one more round: some pulls of the newest, for each of which the loop's own turn
+would take half as long as the pull itself."""
+
 FRAMES_MAX: Final = 256
 """Frames handed over together: some 3 ms of sends. A turn ends between such portions, or between connections."""
 
@@ -54,8 +59,13 @@ FramesHandler = Callable[[ServedConnection, list[Frame]], int | None]
 """Returns how many of the frames it took, the first ones: one at least, or all of them (None)."""
 
 
-def _ignore() -> None:
+TurnEnd = Callable[[], bool]
+"""Returns whether the loop's other tasks have to go on with what came."""
+
+
+def _nothing_to_do() -> bool:
     """Do nothing at the end of a turn."""
+    return False
 
 
 class ServedConnections:
@@ -78,7 +88,7 @@ class ServedConnections:
         handle: FramesHandler,
         *,
         closed: Callable[[ServedConnection], None],
-        turn_ended: Callable[[], None] | None = None,
+        turn_ended: TurnEnd | None = None,
         room: FrameRoom,
         frame_bytes_max: int,
         unsent_bytes_max: int,
@@ -91,7 +101,7 @@ class ServedConnections:
                 later. A FrameError from it (a header that cannot be read) closes that connection; other exceptions
                 are bugs and end `run`. If it closes the connection itself, the rest of the read is dropped.
             closed: called once for each connection that ended, however it ended.
-            turn_ended: called when the frames of a turn were handed over.
+            turn_ended: called when the frames of a turn, or of a round in it, were handed over.
             room: for unfinished frames.
             frame_bytes_max: see `FrameSocket`.
             unsent_bytes_max: see `FrameSocket`.
@@ -107,7 +117,7 @@ class ServedConnections:
         self._door = door
         self._handle = handle
         self._closed = closed
-        self._turn_ended = turn_ended or _ignore
+        self._turn_ended = turn_ended or _nothing_to_do
         self._frame_bytes_max = frame_bytes_max
         self._unsent_bytes_max = unsent_bytes_max
         self._buffer = ReadBuffer()
@@ -169,20 +179,29 @@ class ServedConnections:
         return len(self._rests) >= RESTS_MAX or self._rest_frames >= REST_FRAMES_MAX
 
     def _take_turn(self) -> None:
-        """Go on with the round, or begin one, for as long as a turn may take."""
-        end_s = perf_counter() + TURN_S
-        row = self._row
-        if not row:
+        """Go on with the round, or begin one, for as long as a turn may take; another one follows if it was short."""
+        began_s = perf_counter()
+        if not self._row:
             self._begin_round()
+        while self._go_on(began_s + TURN_S) and perf_counter() < began_s + SHORT_S:
+            self._begin_round()
+            if not self._row:
+                return
+
+    def _go_on(self, end_s: float) -> bool:
+        """Go on with the round until a time; return whether it ended, and nothing that came waits for others."""
+        row = self._row
         while row:
             connection, ready = row.popleft()
             self._serve(connection, ready, end_s)
             # A write, or a read without a whole frame, takes its time, too.
             if perf_counter() >= end_s:
                 break
-        self._turn_ended()
-        if not row:
-            self._notify_ended()
+        is_waited_for = self._turn_ended()
+        if row:
+            return False
+        self._notify_ended()
+        return not (is_waited_for or self._rests)
 
     def _begin_round(self) -> None:
         """Put in the row who is ready, a few of those without a handshake, and the rest that has waited longest."""

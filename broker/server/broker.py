@@ -457,17 +457,23 @@ class Broker:
         else:
             self.log.appender.gather_soon()
 
-    def _turn_ended(self) -> None:
+    def _turn_ended(self) -> bool:
         """Write what the frames of this turn were answered, with one call each, and propose what they staged.
 
         All connections that were ready had their turn, so nobody else is about to stage.
+
+        Returns:
+            Whether others have to go on: with an entry, or with pulls that wait for their turn.
         """
         self._is_turn = False
         self._outputs.flush()
-        self._controller.services.pulls.turns.turn_ended()
-        if self._has_staged:
-            self._has_staged = False
-            self.log.appender.gather_now()
+        turns = self._controller.services.pulls.turns
+        turns.turn_ended()
+        if not self._has_staged:
+            return turns.waiting_count > 0
+        self._has_staged = False
+        self.log.appender.gather_now()
+        return True
 
     def _connection_closed(self, connection: FrameSocket) -> None:
         origin = self._origins.pop(connection, None)

@@ -325,9 +325,9 @@ class Services:
         )
 
     def _make_dispatch(self) -> Dispatch:
-        """Build the table of handlers; `sends` and `calls` have to exist by then."""
+        """Build the table of handlers; `sends`, `pulls` and `calls` have to exist by then."""
         dispatch = Dispatch(self.router, self._environment.monotonic_ms)
-        dispatch.lane = self.sends.lane
+        dispatch.lane, dispatch.pull_lane = self.sends.lane, self.pulls.lane
         dispatch.client_answers = self.calls.answered
         dispatch.seen = self.requesters.seen
         return dispatch

@@ -158,6 +158,32 @@ def get_messages(
     )
 
 
+def get_at_once(
+    state: BrokerState,
+    log: PulledLog,
+    topic: str,
+    queue_id: QueueId,
+    *,
+    offset: QueueOffset,
+    count_max: int,
+    log_end: Position,
+    bytes_max: int,
+    tag_hashes: AbstractSet[int] | None,
+    limits: GetLimits,
+) -> GetResult | None:
+    """Return what `get_messages` returns, if that is messages and all of them are in memory; None: ask that.
+
+    Raises:
+        FilesNotLoadedError: the units are not in memory, nor perhaps where the queue begins.
+    """
+    queue = state.queues.get(topic, queue_id, without_waiting=True)
+    if queue is None or not queue.min_offset <= offset < queue.max_offset:
+        return None
+    bounds = _Bounds(count_max, bytes_max, log_end, limits, 0)
+    result = _get_quickly(queue, log, offset, bounds, tag_hashes=tag_hashes, without_waiting=True)
+    return result if result is not None and result.count else None
+
+
 _LOOKS_AT_EACH: Final = 64
 _LOOKS_AT_ALL_BYTES: Final = 16
 """A property filter with more looks is tried on so many fewer messages, or bytes of them, in one read: a verdict with
@@ -256,20 +282,21 @@ def _get_quickly(
     Records that stand back to back in the log are one piece of the result. All of them have to count as in memory, or
     none of them, and neither the one with which there would be too much.
     """
-    limits, log_end, memory_start = bounds.limits, bounds.log_end, bounds.memory_start
-    count_max, bytes_max = limits.count_max_in_memory, limits.bytes_max_in_memory
-    units_max = bounds.examined_max
+    count_max, bytes_max, log_end, limits, _ = bounds
+    memory_start = log_end - limits.memory_span_bytes
+    count_limit, bytes_limit = limits.count_max_in_memory, limits.bytes_max_in_memory
     if tag_hashes is None:
-        most = min(bounds.count_max, max(count_max, limits.count_max_on_disk))
         # With the one that is too much, where that matters.
-        units_max = min(units_max, max(1, most))
+        units_max = max(1, min(count_max, max(count_limit, limits.count_max_on_disk)))
+    else:
+        units_max = max(limits.examined_units_max, count_max)
     units = queue.units(offset, units_max, without_waiting=without_waiting)
     if UNIT.unpack_from(units)[0] < memory_start:  # what follows stands further on in the log
         if UNIT.unpack_from(units, len(units) - UNIT_BYTES)[0] >= memory_start:
             return None
-        count_max, bytes_max = limits.count_max_on_disk, limits.bytes_max_on_disk
-    count_max = max(1, min(bounds.count_max, count_max))
-    bytes_max = min(bounds.bytes_max, bytes_max)
+        count_limit, bytes_limit = limits.count_max_on_disk, limits.bytes_max_on_disk
+    count_max = max(1, min(count_max, count_limit))
+    bytes_max = min(bytes_max, bytes_limit)
     runs, count, examined, _, last = _choose(units, tag_hashes, count_max, bytes_max)
     records = log.views(runs, log_end) if count else ()
     if records is None:

@@ -57,6 +57,11 @@ class EntryCache:
         """Oldest entry held; meaningless when empty."""
         return self._first_index
 
+    @property
+    def first(self) -> Entry | None:
+        """The oldest entry held; None when it is empty."""
+        return self._by_index.get(self._first_index)
+
     def get(self, index: Index) -> Entry | None:
         """Return the entry, or None when it is not held."""
         return self._by_index.get(index)

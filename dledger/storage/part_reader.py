@@ -180,6 +180,11 @@ class LoadPlanner:
 
     # Looking things up.
 
+    @property
+    def first_position(self) -> Position:
+        """Byte place of the first kept entry."""
+        return self._log.layout.first_position
+
     def views(self, runs: Iterable[Run]) -> list[memoryview] | None:
         """Return the bytes of runs, each of which stands in the body of one entry, in order.
 
@@ -293,8 +298,9 @@ class LoadPlanner:
         data = self._log.read_resident(position, PART_BYTES)
         if data is None or crc32c(data) != checksum:
             return None
-        self._cache.put(LogPart(position, memoryview(data), None))
-        return self._cache.get(number)
+        part = (position, memoryview(data))
+        self._cache.put(LogPart(*part, None))
+        return part
 
     def keep(self, entry: Entry) -> None:
         """Keep an entry that was read and verified."""

@@ -486,7 +486,7 @@ class SegmentedLog:
     @property
     def newest_position(self) -> Position:
         """The place of the entry from which on all are in memory; the log's end if none is."""
-        first = self._cache.get(self._cache.first_index) if len(self._cache) else None
+        first = self._cache.first
         return self._layout.end_position if first is None else first.position
 
     def newest_body(self, position: int) -> tuple[int, memoryview] | None:

@@ -11,9 +11,10 @@ from broker.server.handlers.pull_loads import UNIT_WAITS_MAX, PullLoads
 from broker.server.handlers.pull_places import PullPlaces
 from broker.server.handlers.pull_request import Pull
 from broker.service.pull import PullOutcome, outcome_of
-from broker.store.reading import GetResult, GetStatus, get_messages
+from broker.store.reading import GetResult, GetStatus, get_at_once, get_messages
 from broker.store.state import BrokerState
 from dledger import LogServer
+from dledger.raft.ids import Position
 from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.replies import pull_reply_head
@@ -138,7 +139,7 @@ class PullAnswers:
 
     def give(self, pull: Pull, result: GetResult, outcome: PullOutcome) -> None:
         """Answer a pull with what was read, in one frame."""
-        self._note_backlog(pull, is_backlog=result.bytes_behind > BACKLOG_BYTES)
+        pull.is_backlog = self._note_backlog(pull.connection, result.bytes_behind)
         if result.not_loaded:
             self._loads.read_ahead(pull, result.not_loaded)
         body_bytes = sum(map(len, result.records))
@@ -160,20 +161,65 @@ class PullAnswers:
         was_held = pull.held_until_ms > 0
         pull.reply_in_pieces((head, *result.records), outcome.code, was_held=was_held)
         if result.count:
-            fields = pull.fields
-            group, topic = fields.consumer_group, fields.topic
-            self.counts.give(group, topic, result.count, body_bytes)
-            self.places.note(group, topic, fields.queue_id, outcome.next_offset)
+            self._note_given(pull.fields, result, body_bytes)
         else:
             self.counts.missed += 1
 
-    def _note_backlog(self, pull: Pull, *, is_backlog: bool) -> None:
-        """Note what a pull's client reads; it is expected to go on there."""
-        pull.is_backlog = is_backlog
+    def found_at_once(
+        self, fields: PullFields, tags: frozenset[int] | None, log_end: Position
+    ) -> GetResult | None:
+        """Read what a confirmed pull of these fields gets, if it is messages from memory; None: it goes on otherwise.
+
+        Raises:
+            NotInMemoryError: it does, too.
+        """
+        advice = self._advice
+        result = get_at_once(
+            self._state,
+            self._log.reader,
+            fields.topic,
+            fields.queue_id,
+            offset=fields.queue_offset,
+            count_max=min(max(1, fields.max_msg_nums), _COUNT_MAX),
+            log_end=log_end,
+            bytes_max=fields.max_msg_bytes or 2**31 - 1,
+            tag_hashes=tags,
+            limits=advice.limits,
+        )
+        return None if result is None or result.bytes_behind > advice.cold_bytes else result
+
+    def head_of_found(
+        self, connection: int, opaque: int, fields: PullFields, result: GetResult
+    ) -> bytes:
+        """Return the head of the answer with what was found at once; it counts as given."""
+        self._note_backlog(connection, result.bytes_behind)
+        body_bytes = sum(map(len, result.records))
+        self._note_given(fields, result, body_bytes)
+        return pull_reply_head(
+            opaque,
+            ResponseCode.SUCCESS,
+            next_begin_offset=result.next_offset,
+            min_offset=result.min_offset,
+            max_offset=result.max_offset,
+            body_bytes=body_bytes,
+            suggested_broker_id=LEADER_BROKER_ID,
+            remark=result.status.remark,
+        )
+
+    def _note_given(self, fields: PullFields, result: GetResult, body_bytes: int) -> None:
+        """Count messages that are given, and note how far their group is."""
+        group, topic = fields.consumer_group, fields.topic
+        self.counts.give(group, topic, result.count, body_bytes)
+        self.places.note(group, topic, fields.queue_id, result.next_offset)
+
+    def _note_backlog(self, connection: int, bytes_behind: int) -> bool:
+        """Note and return whether the client of a connection reads a backlog; it is expected to go on there."""
+        is_backlog = bytes_behind > BACKLOG_BYTES
         if is_backlog:
-            self.backlog_readers.add(pull.connection)
+            self.backlog_readers.add(connection)
         else:
-            self.backlog_readers.discard(pull.connection)
+            self.backlog_readers.discard(connection)
+        return is_backlog
 
     def send_away(self, pull: Pull) -> None:
         """Answer that there is nothing new here, with the client's own offset, and name the leader."""

@@ -64,7 +64,7 @@ class PullTurns(Generic[Turned]):
         self._backlog: deque[Turned] = deque()
         self._some = trio.Event()
         self._is_running = False
-        self._began_s = 0.0
+        self._began_s = self._taken_s = 0.0
         self._left_s = SHARE_S
 
     async def run(self) -> None:
@@ -90,17 +90,28 @@ class PullTurns(Generic[Turned]):
 
     def take(self, each: Turned) -> None:
         """Let one go on now if the share of this turn is not used up, and otherwise in one of the next turns."""
-        now_s = perf_counter()
+        if self.may_take(is_backlog=each.is_backlog):
+            self._take(each)
+        else:
+            (self._backlog if each.is_backlog else self._waiting).append(each)
+            self._some.set()
+
+    def may_take(self, *, is_backlog: bool) -> bool:
+        """Return whether one more may go on now: nothing waits before it, and the share of this turn is not used up.
+
+        Whoever lets it go on by himself says by `taken` that it is done.
+        """
+        self._taken_s = now_s = perf_counter()
         row, is_due = self._waiting, True
-        if each.is_backlog:
+        if is_backlog:
             row, is_due = self._backlog, not self._share.wait_s(now_s)
         if not self._waiting and now_s - self._began_s > TURN_S_MAX:
             self._begin_turn(now_s)
-        if self._is_running and (row or self._left_s <= 0 or not is_due):
-            row.append(each)
-            self._some.set()
-        else:
-            self._take(each)
+        return not self._is_running or (not row and self._left_s > 0 and is_due)
+
+    def taken(self, *, is_backlog: bool) -> None:
+        """Take note that the one is done that might go on; what it took since then is counted."""
+        self._spend(self._taken_s, is_backlog=is_backlog)
 
     def turn_ended(self) -> None:
         """Begin with a new share: the connections' turn of the loop is over, and their next one comes in another.
@@ -154,7 +165,10 @@ class PullTurns(Generic[Turned]):
             return
         began_s = perf_counter()
         (go_on or self._go_on)(each)
+        self._spend(began_s, is_backlog=each.is_backlog)
+
+    def _spend(self, began_s: float, *, is_backlog: bool) -> None:
         now_s = perf_counter()
         self._left_s -= now_s - began_s
-        if each.is_backlog:
+        if is_backlog:
             self._share.spend(now_s, now_s - began_s)

@@ -17,6 +17,7 @@ from typing import Final
 from broker.server.handlers.held_looks import HeldLook, HeldLooks
 from broker.server.handlers.pull_advice import PullAdvice
 from broker.server.handlers.pull_answers import PullAnswers
+from broker.server.handlers.pull_lane import PullLane
 from broker.server.handlers.pull_loads import PullLoads
 from broker.server.handlers.pull_places import PullPlaces
 from broker.server.handlers.pull_request import Pull
@@ -67,6 +68,7 @@ class Pulls:
         loads: those that wait for the disk.
         turns: those that wait for the next turn of the loop.
         looks: at those that are held, and at their queues.
+        lane: answers those at once that find messages in memory.
         moved_to: returns where a client has to go that does not follow its group's reset; None: nowhere.
         mistakes: what becomes of errors that nobody expects; they go up until somebody says otherwise.
     """
@@ -104,8 +106,7 @@ class Pulls:
             now_ms: a clock that never goes back.
             commit_offset: takes the offset that a pull carries.
         """
-        self._log = log
-        self._state = state
+        self._log, self._state = log, state
         self._commits = commits
         self._rules = rules
         self._points = points
@@ -125,7 +126,27 @@ class Pulls:
         self._put_off: list[Pull] = []
         self._unconfirmed: set[Pull] = set()  # wait for their confirmation
         self._is_ending, self._topics_version = False, state.topics.version
+        self._by_code, self.lane = self._ways_in()
         points.watch_answers(self._sent_away.forget)
+
+    def _ways_in(self) -> tuple[dict[int, Handler[PullRequest]], PullLane]:
+        """Return the handlers, and what answers most pulls before one is asked; both count the same calls."""
+        by_code: dict[int, Handler[PullRequest]] = {
+            code: Handler(code, self.pull, RequestKind.READ, Where.HERE, request_type=Pull)
+            for code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+        }
+        lane = PullLane(
+            self._log.reader,
+            self._state,
+            self._rules,
+            self._answers,
+            turns=self.turns,
+            sent_away=self._sent_away,
+            commit_offset=self._commit_offset,
+            calls_of=lambda code: by_code[code].calls,
+            note_mistake=lambda error, what: self.mistakes.note(error, what),
+        )
+        return by_code, lane
 
     def _ways_to_look(
         self,
@@ -150,11 +171,7 @@ class Pulls:
 
     def handlers(self) -> tuple[Handler[PullRequest], ...]:
         """Return the handlers of its codes."""
-        codes = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
-        return tuple(
-            Handler(code, self.pull, RequestKind.READ, Where.HERE, request_type=Pull)
-            for code in codes
-        )
+        return tuple(self._by_code.values())
 
     def pull(self, request: PendingRequest, command: PullRequest) -> None:
         """Carry out one pull."""

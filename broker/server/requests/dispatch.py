@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from broker.access.guard import AccessGuard
 from broker.server.links.private_codes import PrivateCode
@@ -30,7 +30,7 @@ from dledger_mq.remoting.header import (
     decode_command,
 )
 from dledger_mq.remoting.registrant import ASK_REGISTRANT
-from dledger_mq.remoting.requests import SendRequest, decode_request
+from dledger_mq.remoting.requests import PullRequest, SendRequest, decode_request
 
 _OF_SERVERS: Final = frozenset({*PrivateCode, ASK_REGISTRANT})
 """Requests of other nodes, which have a proof of their own, and the question of a name server, which has no account."""
@@ -45,19 +45,22 @@ def never() -> bool:
     return False
 
 
-class RequestLane(Protocol):
-    """A way for sends that come together, without a request value for each."""
+Hot = TypeVar("Hot", SendRequest, PullRequest, contravariant=True)
+
+
+class RequestLane(Protocol[Hot]):
+    """A way for sends, or pulls, that come together, without a request value for each."""
 
     def take(
         self,
         origin: Origin,
         frames: Sequence[Frame],
         at: int,
-        command: SendRequest,
+        command: Hot,
         *,
         deadline_ms: int,
     ) -> tuple[int, Command | None]:
-        """Carry out the first sends from `frames[at]` on, whose header is `command`, as many as are plain.
+        """Carry out the first of them from `frames[at]` on, whose header is `command`, as many as are plain.
 
         Returns:
             The place of the first frame that was not taken, and its header, None if that is still to be decoded.
@@ -70,6 +73,7 @@ class Dispatch:
 
     Attributes:
         lane: the way that sends of a client's own connection take first; None: all go the ordinary way.
+        pull_lane: the same for pulls.
         unknown: the handler of every code that nobody has registered.
         client_answers: takes what a client says is an answer, with the number of its connection; None: nobody asks.
         seen: is called with the frames of clients that are connected here, before they are carried out; None: nobody.
@@ -77,7 +81,8 @@ class Dispatch:
     """
 
     def __init__(self, router: Router, now_ms: Callable[[], int]) -> None:
-        self.lane: RequestLane | None = None
+        self.lane: RequestLane[SendRequest] | None = None
+        self.pull_lane: RequestLane[PullRequest] | None = None
         self.client_answers: Callable[[int, RemotingCommand], None] | None = None
         self.seen: Callable[[Origin, Sequence[Frame]], None] | None = None
         self.guard: AccessGuard | None = None
@@ -168,7 +173,7 @@ class Dispatch:
         if self.seen is not None and not origin.is_forwarded:
             self.seen(origin, frames)
         deadline_ms = self._now_ms() + HOLD_MS
-        lane = None if origin.is_forwarded else self.lane
+        lane, pull_lane = (None, None) if origin.is_forwarded else (self.lane, self.pull_lane)
         at, command = 0, None
         while at < len(frames):
             frame = frames[at]
@@ -180,11 +185,19 @@ class Dispatch:
                     answer(origin, opaque, ResponseCode.SYSTEM_ERROR, str(error))
                     at += 1
                     continue
-                if lane is not None and isinstance(command, SendRequest):
-                    taken, command = lane.take(origin, frames, at, command, deadline_ms=deadline_ms)
-                    if taken > at:
-                        at = taken
-                        continue
+                taken = at
+                if isinstance(command, SendRequest):
+                    if lane is not None:
+                        taken, command = lane.take(
+                            origin, frames, at, command, deadline_ms=deadline_ms
+                        )
+                elif isinstance(command, PullRequest) and pull_lane is not None:
+                    taken, command = pull_lane.take(
+                        origin, frames, at, command, deadline_ms=deadline_ms
+                    )
+                if taken > at:
+                    at = taken
+                    continue
             assert command is not None, "what was not taken is decoded"
             if not command.flag & FLAG_RESPONSE:
                 self._handle(origin, frame, command, deadline_ms)

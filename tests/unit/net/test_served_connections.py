@@ -37,6 +37,7 @@ class Server:
     before: Callable[[FrameSocket, list[Frame]], None] = lambda _connection, _frames: None
     unsent_bytes_max: int = 1 << 20
     room_bytes: int = 64 * KIBI
+    is_waited_for: bool = False
 
     def __post_init__(self) -> None:
         self.room = FrameRoom(self.room_bytes)
@@ -65,11 +66,12 @@ class Server:
             encode_frame(frame.header, frame.body) for frame in frames
         )
 
-    def turn_ended(self) -> None:
+    def turn_ended(self) -> bool:
         self.told.append("turn")
         answers, self.answers = self.answers, {}
         for connection, pieces in answers.items():
             connection.send_many(pieces)
+        return self.is_waited_for
 
     def closed(self, connection: FrameSocket) -> None:
         self.told.append(f"{self.names[connection]} ended: {connection.close_reason}")
@@ -124,6 +126,38 @@ def reset(near: socket.socket) -> None:
     """End a connection as a process does that was killed while bytes came in."""
     near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     near.close()
+
+
+@pytest.mark.parametrize(("is_waited_for", "short_s"), [(False, 60.0), (False, 0.0), (True, 60.0)])
+async def test_who_comes_in_a_short_turn_is_served_in_it(
+    monkeypatch: pytest.MonkeyPatch, is_waited_for: bool, short_s: float
+) -> None:
+    """Unless it was not short, or others have to go on with what came."""
+    monkeypatch.setattr(served_connections, "TURN_S", 60.0)
+    monkeypatch.setattr(served_connections, "SHORT_S", short_s)
+    server = Server(is_waited_for=is_waited_for)
+    first, second = (server.connect(name)[0] for name in ("c1", "c2"))
+
+    def ask_again(connection: FrameSocket, _frames: list[Frame]) -> None:
+        if server.names[connection] == "c1":
+            second.sendall(FRAME)
+
+    async def be_another_task() -> None:
+        while True:
+            await trio.lowlevel.checkpoint()
+            if "c1:1" in server.told:
+                server.told.append("others")
+                return
+
+    server.before = ask_again
+    first.sendall(FRAME)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(be_another_task)
+        async with serving(server):
+            assert await read(second, len(FRAME)) == FRAME
+    is_at_once = not is_waited_for and short_s > 0
+    between = server.told[server.told.index("c1:1") : server.told.index("c2:1")]
+    assert ("others" in between) is not is_at_once
 
 
 async def test_what_is_ready_together_is_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
