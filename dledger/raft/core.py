@@ -66,16 +66,17 @@ class Core:
         step_count: of the steps that have ended; what a node says of itself changes in steps only, but for the time.
         paused_until_ms: a node that had to step down does not campaign before.
         slow_disk_pause_until_ms: a leader does not hand over for its slow disk before.
+        announced: role, term and known leader at the end of the last step; another object only if one has changed.
         announced_members: the last change of the members that is committed, as a leader told it, and the entry up to
             which it knew the log to be committed; None: none has told. A log that begins anew begins with it.
         handed_over_by, handed_over_ms: the leader that last asked this node to campaign, and when it did.
     """
 
     __slots__ = (
-        "_announced",
         "_drawn_store",
         "_effects",
         "_saved",
+        "announced",
         "announced_members",
         "commit_index",
         "config",
@@ -152,7 +153,7 @@ class Core:
         self._effects: list[Effect] = []
         self._saved = hard_state
         self._drawn_store = 0 if self.is_voter else draw(1, NEW_STORE_MAX)
-        self._announced: tuple[Role, Term, NodeId | None] = (self.role, self.term, None)
+        self.announced: tuple[Role, Term, NodeId | None] = (self.role, self.term, None)
 
     @property
     def new_store(self) -> int:
@@ -250,8 +251,8 @@ class Core:
             assert self._saved.may_follow(saved), f"{self._saved} breaks the promises of {saved}"
             effects.insert(0, SaveHardState(self.term, self.vote, self.is_voter, notes))
         now = (self.role, self.term, self.leader_id)
-        if now != self._announced:
-            self._announced = now
+        if now != self.announced:
+            self.announced = now
             effects.append(RoleChanged(self.role, self.term, self.leader_id))
         return effects
 

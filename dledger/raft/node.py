@@ -117,6 +117,11 @@ class RaftNode:
         return self._core.term
 
     @property
+    def announced(self) -> tuple[Role, Term, NodeId | None]:
+        """Role, term and known leader at the end of the last step; the same object as long as none of them changes."""
+        return self._core.announced
+
+    @property
     def vote(self) -> NodeId | None:
         """The candidate that it voted for in this term; None: nobody yet."""
         return self._core.vote

@@ -134,8 +134,8 @@ class Driver:
         self.store_is_old = False
         self._fold_holds = 0
         self._alarm = Alarm()
-        self._is_gathering = False
-        self._is_running = False
+        self._is_gathering = self._is_running = False
+        self._announced: object = None
         self._failed: BaseException | None = None
         self._mended = trio.Event()
         self._announced_mended_count = self._announced_pulse_count = 0
@@ -547,7 +547,9 @@ class Driver:
     def _hand_over(self) -> None:
         """Hand over what the engine has decided, to callers and watchers."""
         engine, callers = self.engine, self.callers
-        if engine.has_outcomes or callers.has_outcomes:
+        announced = engine.node.announced
+        if engine.has_outcomes or callers.has_outcomes or announced is not self._announced:
+            self._announced = announced
             callers.answer(engine.take_resolved(), self.applied_index)
             self.announcer.announce(is_serving=self.is_serving)
 

@@ -73,12 +73,12 @@ async def test_what_comes_in_bulk_is_not_put_off(
     open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver_module, "FOLD_PAUSE_MS", FOR_EVER_MS)
-    monkeypatch.setattr(driver_module, "FOLD_LATER_BYTES_MAX", -1)
     async with open_group(size=3, secret=None) as group:
         await group.start_all()
         leader = await group.leader()
-        for member in group.members.values():
-            driver = driver_of(member)
-            assert not driver._puts_off_fold(driver._folded_ms)
         entry_id = await leader.server.appender.append(b"1", timeout_s=PATIENCE_S)
         await group.wait_applied(entry_id.index)
+        follower = next(driver_of(each) for each in group.members.values() if each is not leader)
+        assert follower._puts_off_fold(follower._folded_ms)
+        monkeypatch.setattr(driver_module, "FOLD_LATER_BYTES_MAX", -1)
+        assert not follower._puts_off_fold(follower._folded_ms)
