@@ -463,14 +463,14 @@ class Broker:
         All connections that were ready had their turn, so nobody else is about to stage.
 
         Returns:
-            Whether others have to go on: with an entry, or with pulls that wait for their turn.
+            Whether others have to go on: with an entry, which members are about to confirm, or with pulls that wait.
         """
         self._is_turn = False
         self._outputs.flush()
         turns = self._controller.services.pulls.turns
         turns.turn_ended()
         if not self._has_staged:
-            return turns.waiting_count > 0
+            return turns.waiting_count > 0 or self.log.appender.pending_count > 0
         self._has_staged = False
         self.log.appender.gather_now()
         return True
