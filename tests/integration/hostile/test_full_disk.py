@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +212,10 @@ def test_when_all_disks_are_full_sends_are_refused_with_the_cause(group: Running
     stored = 1
     send_until(group, leader, 0, timeout_s=PATIENCE_S)
     with sending_to(leader) as answers:
-        ballast = [fill(group.processes.folder / node.name) for node in group.processes.nodes]
+        # Together: a leader whose followers are full before it cannot say why its term was lost.
+        with ThreadPoolExecutor() as pool:
+            folders = [group.processes.folder / node.name for node in group.processes.nodes]
+            ballast = list(pool.map(fill, folders))
         assert poll(lambda: any(answer["code"] == 14 for answer in answers), PATIENCE_S), answers
     assert [answer for answer in answers if not names_the_cause(answer)] == []
     with Producer(group.processes.namesrv, "full") as producer:
