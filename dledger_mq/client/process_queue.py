@@ -57,8 +57,10 @@ class ProcessQueue:
 
     def finish(self, offsets: Iterable[QueueOffset]) -> None:
         """Mark messages as dealt with. Offsets that are not held (after a reset) are ignored."""
-        pop = self._sizes.pop
-        self.byte_count -= sum([pop(offset, 0) for offset in offsets])
+        pop, finished_bytes = self._sizes.pop, 0
+        for offset in offsets:
+            finished_bytes += pop(offset, 0)
+        self.byte_count -= finished_bytes
         assert self.byte_count >= 0, f"{self.byte_count} bytes are held of {self.queue}"
 
     def holds(self, offset: QueueOffset) -> bool:
