@@ -31,6 +31,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 DISK_MIB = 24
 SEGMENT_BYTES = 2 << 20
 ROOM_BYTES = 64 * 1024
+FILL_PAUSE_S = 0.3
+SEND_PAUSE_S = 0.01
 
 # A leader that sees its disk nearly full refuses, and those of a majority that have met their end do.
 FULL = re.compile(r"the disks of .* are full|the disk is nearly full \(.* in use\)")
@@ -136,10 +138,8 @@ def test_a_leader_with_a_full_disk_hands_over(group: RunningGroup) -> None:
     )
 
 
-def applied(group: RunningGroup, node: Process) -> int:
-    """The node's applied index; a process that ended is started again, as its operator would."""
-    if node.pid is None:
-        node.start()
+def statuses(group: RunningGroup) -> dict[str, dict[str, Any]]:
+    """What each node that answers says of itself, by its name."""
     processes = group.processes
     listing = run_here(
         dledger_command, "status", "--json", "-g", processes.group, "-p", processes.peers
@@ -147,15 +147,21 @@ def applied(group: RunningGroup, node: Process) -> int:
     try:
         members = json.loads(listing.stdout)["members"]
     except (ValueError, KeyError):
-        return -1
-    return next(
-        (
-            int(m["applied_index"])
-            for m in members
-            if m.get("id") == node.name and "applied_index" in m
-        ),
-        -2,
-    )
+        return {}
+    return {member["id"]: member for member in members if "applied_index" in member}
+
+
+def applied(group: RunningGroup, node: Process) -> int:
+    """The node's applied index; a process that ended is started again, as its operator would."""
+    if node.pid is None:
+        node.start()
+    return int(statuses(group).get(node.name, {}).get("applied_index", -1))
+
+
+def shown_full(group: RunningGroup) -> set[str]:
+    """Names of the nodes whose status says that they have no room."""
+    found = statuses(group).items()
+    return {name for name, one in found if one["attributes"].get("disk", "").startswith("full: ")}
 
 
 def is_refused(producer: Producer) -> bool:
@@ -178,8 +184,8 @@ def refuses(node: Process) -> bool:
 
 
 @contextlib.contextmanager
-def sending_to(node: Process) -> Iterator[list[dict[str, Any]]]:
-    """Keep one send to a node in flight; yields the answers that have come."""
+def sending_to(node: Process, *, pause_s: float = 0.0) -> Iterator[list[dict[str, Any]]]:
+    """Keep one send to a node in flight, but for the pauses; yields the answers that have come."""
     answers: list[dict[str, Any]] = []
     has_ended = threading.Event()
 
@@ -187,6 +193,7 @@ def sending_to(node: Process) -> Iterator[list[dict[str, Any]]]:
         while not has_ended.is_set():
             with contextlib.suppress(OSError):
                 answers.append(send(node.address, time.monotonic_ns(), b"x" * 65536))
+            time.sleep(pause_s)
 
     thread = threading.Thread(target=go_on)
     thread.start()
@@ -212,12 +219,11 @@ def test_when_all_disks_are_full_sends_are_refused_with_the_cause(group: Running
     stored = 1
     send_until(group, leader, 0, timeout_s=PATIENCE_S)
     with sending_to(leader) as answers:
-        # Together: a leader whose followers are full before it cannot say why its term was lost.
         with ThreadPoolExecutor() as pool:
             folders = [group.processes.folder / node.name for node in group.processes.nodes]
             ballast = list(pool.map(fill, folders))
         assert poll(lambda: any(answer["code"] == 14 for answer in answers), PATIENCE_S), answers
-    assert [answer for answer in answers if not names_the_cause(answer)] == []
+    assert [answer["remark"] for answer in answers if not names_the_cause(answer)] == []
     with Producer(group.processes.namesrv, "full") as producer:
         assert poll(lambda: is_refused(producer), PATIENCE_S)
     for node in group.processes.nodes:
@@ -229,4 +235,33 @@ def test_when_all_disks_are_full_sends_are_refused_with_the_cause(group: Running
             node.start()
     send_until(group, leader, 0, timeout_s=PATIENCE_S)
     assert max_offset(group.wait_leader()) > stored
+    assert all("Traceback" not in node.log_tail(300) for node in group.processes.nodes)
+
+
+@pytest.mark.parametrize("order", ["followers only", "followers first", "leader first"])
+def test_disks_that_fill_one_after_the_other_are_named(group: RunningGroup, order: str) -> None:
+    """Whoever leads meanwhile: it may have room itself, and hear of the others' disks only from them."""
+    leader = group.wait_leader()
+    followers = [node for node in group.processes.nodes if node is not leader]
+    nodes = {
+        "followers only": followers,
+        "followers first": [*followers, leader],
+        "leader first": [leader, *followers],
+    }[order]
+    send_until(group, leader, 0, timeout_s=PATIENCE_S)
+    ballast = []
+    # Slowly, so that a leader's disk is not full of what it stores.
+    with sending_to(leader, pause_s=SEND_PAUSE_S) as answers:
+        for node in nodes:
+            ballast.append(fill(group.processes.folder / node.name))
+            time.sleep(FILL_PAUSE_S)
+        assert poll(lambda: any(answer["code"] == 14 for answer in answers), PATIENCE_S), answers
+    assert [answer["remark"] for answer in answers if not names_the_cause(answer)] == []
+    for node in nodes:
+        assert poll(lambda: refuses(node), PATIENCE_S), node.log_tail()  # noqa: B023
+    assert shown_full(group) >= {node.name for node in followers}
+    for file in ballast:
+        file.unlink()
+    send_until(group, leader, 0, timeout_s=PATIENCE_S)
+    assert poll(lambda: not shown_full(group), PATIENCE_S)
     assert all("Traceback" not in node.log_tail(300) for node in group.processes.nodes)
