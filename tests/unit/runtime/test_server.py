@@ -427,6 +427,9 @@ async def test_a_leader_whose_followers_have_no_room_names_them_when_its_term_is
         assert isinstance(lost.error, LeadershipLostError)
         assert "the disks of n1 and n2 are full" in str(lost.error)
         assert leader.full_disks.leave_no_majority
+        for name in (NodeId("n1"), NodeId("n2")):
+            shown = group.members[name].server.status.attributes(name)
+            assert shown["disk"].startswith("full: "), shown
         monkeypatch.setattr(FullFile, "is_full", False)
         serving = (await group.leader()).server
         last = await serving.appender.append(b"there is room", timeout_s=S)
