@@ -3,8 +3,9 @@
     python -m bench.sustained [--messages 2000000] [--slices 5] [--in-flight 1024] [--folder DIR] [--json]
 
 Three nodes on this machine, one connection, messages of 1 KiB, synced on a majority before they are answered. For
-each slice of the run: sends a second, processor time of the leader and of a follower per message, their memory,
-and how much the page cache of the machine has grown. A million messages take 3.6 GiB of disk on the three together.
+each slice of the run: sends a second, processor time of the leader, of a follower and of the generator (in C, where
+there is a compiler) per message, the memory of the members, and how much the page cache of the machine has grown. A
+million messages take 3.6 GiB of disk on the three together.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.cpu import process_cpu_seconds
-from bench.loadgen import run_load, send_template
+from bench.load.driver import LoadDriver
+from bench.load.running import LoadError, RoundPlan
 from bench.memory import memory_of
 from bench.real_group import BODY_BYTES, QUEUE_COUNT, broker_group
+from bench.systems.brokers import MeasuredGroup
 from jepsen.processes import Process
 
 TOPIC = "Bench"
-SECONDS_MAX = 3600.0
+FIRST_SECONDS = 5.0
 MIB = 1 << 20
 
 
@@ -40,6 +42,7 @@ class Slice:
     p99_us: float
     leader_cpu_us: float
     follower_cpu_us: float
+    generator_cpu_us: float
     leader_mib: float
     follower_mib: float
     page_cache_mib: float
@@ -48,47 +51,38 @@ class Slice:
 def measure(folder: Path, *, messages: int, slices: int, in_flight: int) -> list[Slice]:
     """Send so many messages to a new group, in parts.
 
+    A part is a time of the generator, after the rate of the part before it: so parts have about as many messages.
+
     Raises:
-        RuntimeError: a send was refused.
+        LoadError: a send was refused, or the generator failed.
+        TimeoutError: the group takes no message.
     """
     found: list[Slice] = []
-    templates = [send_template(TOPIC, queue, b"x" * BODY_BYTES) for queue in range(QUEUE_COUNT)]
-    with broker_group(folder, TOPIC) as (_, leader, followers):
+    seconds = FIRST_SECONDS
+    with broker_group(folder, TOPIC) as (group, leader, followers):
+        members = MeasuredGroup(folder, group.name_servers[0], group.nodes)
+        driver = LoadDriver(members, TOPIC, queues=QUEUE_COUNT, body_bytes=BODY_BYTES)
+        load = driver.sends(1, in_flight)
         cached_mib = _page_cache_mib()
-        for _ in range(slices):
-            before_s = [_cpu_seconds(leader), *map(_cpu_seconds, followers)]
-            result = run_load(
-                ("127.0.0.1", leader.port),
-                lambda number: templates[number % QUEUE_COUNT].frame(number),
-                in_flight=in_flight,
-                seconds=SECONDS_MAX,
-                count=messages // slices,
-            )
-            if result.refused:
-                raise RuntimeError(f"{result.refused} sends were refused")
-            after_s = [_cpu_seconds(leader), *map(_cpu_seconds, followers)]
-            leader_us, *followers_us = (
-                1e6 * (end - begin) / result.requests
-                for begin, end in zip(before_s, after_s, strict=True)
-            )
+        while sum(each.messages for each in found) < messages:
+            (one,) = driver.run(load, RoundPlan(0, seconds, 1))
+            if one.refused or not one.messages:
+                raise LoadError(f"{one.refused} sends were refused: {one.error}")
+            seconds = messages / slices / one.per_second
             found.append(
                 Slice(
-                    result.requests,
-                    result.per_second,
-                    result.p99_us,
-                    leader_us,
-                    sum(followers_us) / len(followers_us),
+                    one.messages,
+                    one.per_second,
+                    one.p99_us,
+                    one.leader_us or 0.0,
+                    one.follower_us or 0.0,
+                    one.generator_us or 0.0,
                     _own_mib(leader),
                     max(map(_own_mib, followers)),
                     _page_cache_mib() - cached_mib,
                 )
             )
     return found
-
-
-def _cpu_seconds(process: Process) -> float:
-    assert process.pid is not None, f"{process.name} does not run"
-    return process_cpu_seconds(process.pid)
 
 
 def _own_mib(process: Process) -> float:
@@ -103,7 +97,7 @@ def _page_cache_mib() -> float:
 
 def show(found: list[Slice], console: Console) -> None:
     """Print one row for each slice."""
-    names = ("messages", "sends/s", "p99 ms", "leader us", "follower us")
+    names = ("messages", "sends/s", "p99 ms", "leader us", "follower us", "generator us")
     table = Table(*names, "leader MiB", "follower MiB", "page cache MiB more")
     for each in found:
         table.add_row(
@@ -112,6 +106,7 @@ def show(found: list[Slice], console: Console) -> None:
             f"{each.p99_us / 1000:.1f}",
             f"{each.leader_cpu_us:.2f}",
             f"{each.follower_cpu_us:.2f}",
+            f"{each.generator_cpu_us:.2f}",
             f"{each.leader_mib:.0f}",
             f"{each.follower_mib:.0f}",
             f"{each.page_cache_mib:,.0f}",

@@ -59,6 +59,10 @@ class File(Protocol):
         """Make data and size durable."""
         ...
 
+    def give_up_pages(self, offset: int, size: int) -> None:
+        """Tell the system that it need not keep these bytes in memory. What they are does not change."""
+        ...
+
     def close(self) -> None:
         """Close without syncing."""
         ...
@@ -97,4 +101,8 @@ class Disk(Protocol):
 
     def free_bytes(self) -> int:
         """Return the room left on the device, in bytes."""
+        ...
+
+    def memory_bytes(self) -> int:
+        """Return how much memory the machine has, of which the system gives files what nobody else wants."""
         ...

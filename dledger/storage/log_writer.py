@@ -20,6 +20,7 @@ from dledger.storage.log_start import Renewal
 from dledger.storage.scan import ChainEnd
 from dledger.storage.segment import Segment, StorePaths
 from dledger.storage.segment_list import SegmentList
+from dledger.storage.stale_pages import StalePages
 from dledger.storage.write_batch import (
     WRITE_BATCH_BYTES_MAX,
     Cut,
@@ -48,6 +49,7 @@ class LogWriter:
         index: LogIndex,
         *,
         segment_size_bytes: int,
+        page_cache_bytes: int,
         syncs: bool,
     ) -> None:
         """Start from an opened log, whose entries are all durable.
@@ -58,6 +60,7 @@ class LogWriter:
             row: the segments.
             index: the entries.
             segment_size_bytes: a segment is finished before it would exceed this.
+            page_cache_bytes: what is written stays in the page cache so far before the log's end.
             syncs: False: entries count as durable once they are written (LogConfig.fsync).
         """
         self.durable_index = index.layout.last_index
@@ -67,6 +70,7 @@ class LogWriter:
         self._row = row
         self._index = index
         self._segment_size_bytes = segment_size_bytes
+        self._stale = StalePages(index.layout.end_position, page_cache_bytes)
         self._syncs = syncs
         self._pending: deque[Entry] = deque()
         self._cut_index: Index | None = None
@@ -113,6 +117,7 @@ class LogWriter:
         start = LogStart(before.index, before.term, before.position, before.chain_crc, is_anew=True)
         self._renewal = Renewal(self._paths, start)
         self._row.take_all()
+        self._stale.begin(before.position)
         self._pending.clear()
         self._cut_index = None
         self._handed_index = before.index
@@ -236,6 +241,7 @@ class LogWriter:
         batch.position = first.position
         batch.parts = parts
         batch.data_bytes = max(self._segment_size_bytes, last.end_position - segment.first_position)
+        batch.stale = self._stale.take(self._row, last.end_position)
         if self._syncs:
             batch.units = b"".join(units)
 

@@ -109,6 +109,10 @@ class PosixFile:
         assert self._descriptor >= 0, f"{self._path} is closed"
         os.fdatasync(self._descriptor)
 
+    def give_up_pages(self, offset: int, size: int) -> None:
+        """Let the page cache lose these bytes, but for those that are not on the device yet."""
+        os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_DONTNEED)
+
     def close(self) -> None:
         """Close without syncing."""
         if self._descriptor >= 0:
@@ -224,6 +228,10 @@ class PosixDisk:
         """Return the room left on the device, in bytes, for an ordinary user."""
         status = os.statvfs(self._root)
         return status.f_bavail * status.f_frsize
+
+    def memory_bytes(self) -> int:
+        """Return how much memory the machine has."""
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class ReadOnlyDisk(PosixDisk):

@@ -40,6 +40,7 @@ from dledger.storage.sealed_index import PageCache, SealedIndex, WrittenEntries
 from dledger.storage.segment import Segment, StorePaths
 from dledger.storage.segment_list import SegmentList
 from dledger.storage.shortage import Shortage
+from dledger.storage.stale_pages import usual_kept_bytes
 from dledger.storage.write_batch import WriteBatch
 
 SEGMENT_SIZE_BYTES = 256 * 1024 * 1024
@@ -70,6 +71,7 @@ class SegmentedLog:
         *,
         segment_size_bytes: int,
         cache_bytes_max: int,
+        page_cache_bytes: int,
         syncs: bool,
     ) -> None:
         """Use `SegmentedLog.open`."""
@@ -87,6 +89,7 @@ class SegmentedLog:
             self._row,
             self._index,
             segment_size_bytes=segment_size_bytes,
+            page_cache_bytes=page_cache_bytes,
             syncs=syncs,
         )
         self._finished: SealedIndex | None = None
@@ -108,6 +111,7 @@ class SegmentedLog:
         *,
         segment_size_bytes: int = SEGMENT_SIZE_BYTES,
         cache_bytes_max: int = CACHE_BYTES_MAX,
+        page_cache_bytes: int | None = None,
         syncs: bool = True,
     ) -> SegmentedLog:
         """Open or create the log in a folder of the disk.
@@ -117,6 +121,8 @@ class SegmentedLog:
             folder: the log's own folder; `data/` and `index/` are made in it.
             segment_size_bytes: a segment is finished before it would exceed this.
             cache_bytes_max: recent entries kept in memory, besides those not yet durable.
+            page_cache_bytes: what the page cache has of it further before its end, it gives up as the log grows. None:
+                by the memory of the machine.
             syncs: False: entries count as durable once they are written (LogConfig.fsync).
 
         Raises:
@@ -132,6 +138,9 @@ class SegmentedLog:
             open_log(disk, paths, PageCache()),
             segment_size_bytes=segment_size_bytes,
             cache_bytes_max=cache_bytes_max,
+            page_cache_bytes=usual_kept_bytes(disk)
+            if page_cache_bytes is None
+            else page_cache_bytes,
             syncs=syncs,
         )
 

@@ -9,10 +9,12 @@ its steps is what recovery relies on (docs/formats/segment.md):
 2. roll: the next segment is made durable, then the old one is sealed.
 3. room is reserved; only from here on is anything written that was not there before.
 4. entries are written and synced, then their index units are written, and synced now and then.
+5. the page cache is told what it need not keep.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dledger.codec.index_unit import INDEX_UNIT_BYTES
@@ -21,6 +23,7 @@ from dledger.raft.ids import Index, Position, Term
 from dledger.storage.api import Disk
 from dledger.storage.log_start import Renewal
 from dledger.storage.segment import Segment, mark_begun
+from dledger.storage.stale_pages import StaleRange
 
 WRITE_BATCH_BYTES_MAX = 4 * 1024 * 1024
 """Most bytes of a batch; a larger entry is a batch of its own. Part of the format: a torn batch may
@@ -150,6 +153,7 @@ class WriteBatch:
         position: of the first entry.
         parts: headers and bodies.
         units: their index units; empty without syncs.
+        stale: what stands far before these entries.
         syncs: whether the entries are synced (LogConfig.fsync).
     """
 
@@ -167,6 +171,7 @@ class WriteBatch:
     position: Position = Position(0)
     parts: list[bytes] | None = None
     units: bytes = b""
+    stale: Sequence[StaleRange] = ()
     syncs: bool = True
     is_done: bool = False
 
@@ -217,3 +222,5 @@ class WriteBatch:
                 self.segment.write_units(self.units)
                 if self.segment.unsynced_unit_writes >= UNIT_WRITES_UNSYNCED_MAX:
                     self.segment.sync_index()
+            for each in self.stale:
+                each.give_up(self.disk)

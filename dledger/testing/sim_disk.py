@@ -183,6 +183,10 @@ class SimFile:
                 _apply(inode.durable, write.offset, write.data)
         inode.unsynced.clear()
 
+    def give_up_pages(self, offset: int, size: int) -> None:
+        """Do nothing: what is written is there either way."""
+        self._check()
+
     def close(self) -> None:
         """Close without syncing."""
         self._is_open = False
@@ -298,6 +302,10 @@ class SimDisk:
         if self.capacity_bytes is None:
             return 1 << 62
         return self.capacity_bytes - self._used_bytes()
+
+    def memory_bytes(self) -> int:
+        """Return the memory of a small machine."""
+        return 1 << 30
 
     # Faults.
 
