@@ -274,6 +274,10 @@ class RaftNode:
         """
         core = self._core
         if isinstance(event, Received):
+            if isinstance(event.message, AppendRequest):
+                effects = follower.append_next(core, event.message, now_ms)
+                if effects is not None:
+                    return effects
             plan = self._check(event.message)
             core.now_ms = max(core.now_ms, now_ms)
             self._receive(event.message, plan)

@@ -218,24 +218,25 @@ class LogWriter:
             batch.roll = self._plan_roll(segment, first)
             batch.finished = batch.roll.finished
             segment = batch.roll.segment
-        limit = max(segment.first_position + self._segment_size_bytes, first.end_position)
-        limit = min(limit, max(first.position + WRITE_BATCH_BYTES_MAX, first.end_position))
+        position, end_position, pending = first.position, first.end_position, self._pending
+        limit = max(segment.first_position + self._segment_size_bytes, end_position)
+        limit = min(limit, max(position + WRITE_BATCH_BYTES_MAX, end_position))
         parts: list[bytes] = []
         units: list[bytes] = []
         last = first
-        while self._pending and self._pending[0].end_position <= limit:
-            last = self._pending.popleft()
+        while pending and (end := pending[0].end_position) <= limit:
+            last, end_position = pending.popleft(), end
             parts += (last.header, last.body)
             units.append(index_unit_of(last.header))
         self._handed_index = last.index
         assert parts, f"entry {first.id} does not fit the segment that was made for it"
         batch.last_index = last.index
         batch.entry_count = last.index - first.index + 1
-        batch.size_bytes = last.end_position - first.position
+        batch.size_bytes = end_position - position
         batch.segment = segment
-        batch.position = first.position
+        batch.position = position
         batch.parts = parts
-        batch.data_bytes = max(self._segment_size_bytes, last.end_position - segment.first_position)
+        batch.data_bytes = max(self._segment_size_bytes, end_position - segment.first_position)
         if self._syncs:
             batch.units = b"".join(units)
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from dledger.codec.entry import EntryFormatError, chain_crc, check_entry, seal
+from dledger.codec.entry import EntryFormatError, chain_crc, check_entry, is_right_after, seal
 from dledger.codec.log_start import LogStart
 from dledger.errors import CorruptionError, PeerProtocolError, UsageError
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
@@ -90,6 +90,7 @@ class SegmentedLog:
             syncs=syncs,
         )
         self._finished: SealedIndex | None = None
+        self._seen_next: tuple[Entry, int] | None = None
         self.begun_count = 0
         self.recovery_notes: tuple[str, ...] = tuple(opened.notes)
         self.notes: list[tuple[str, dict[str, object]]] = []
@@ -182,6 +183,20 @@ class SegmentedLog:
 
     # Changing the log.
 
+    def is_next(self, entry: Entry) -> bool:
+        """Return whether a sealed entry follows this log directly, and is right in all that `append` verifies.
+
+        It need not be verified again when it is appended now.
+        """
+        layout = self._layout
+        if entry.index != layout.last_index + 1 or entry.position != layout.end_position:
+            return False
+        chain = self._index.last_chain_crc
+        if not is_right_after(entry, chain):
+            return False
+        self._seen_next = entry, chain
+        return True
+
     def append(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
         """Put entries after the end, sealing those without a header; all or none.
 
@@ -203,6 +218,7 @@ class SegmentedLog:
         index, term = layout.last_index + 1, layout.last_term
         position: int = layout.end_position
         chain = log_index.last_chain_crc
+        seen, self._seen_next = self._seen_next, None
         sealed: list[Entry] = []
         chains: list[int] = []
         for entry in entries:
@@ -212,9 +228,12 @@ class SegmentedLog:
                     f"entry {entry.id} at position {entry.position} does not follow entry "
                     f"{index - 1}@{term}, which ends at {position}"
                 )
-            stored = entry if entry.header else seal(entry, chain)
-            if entry.header:
-                _check_from_peer(entry, chain)
+            if not entry.header:
+                stored = seal(entry, chain)
+            else:
+                stored = entry
+                if seen is None or seen[0] is not entry or seen[1] != chain:
+                    _check_from_peer(entry, chain)
             chain = chain_crc(stored)
             sealed.append(stored)
             chains.append(chain)
