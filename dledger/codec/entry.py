@@ -233,7 +233,9 @@ def is_right_after(entry: Entry, prev_chain_crc: int) -> bool:
     header, body = entry.header, entry.body
     if len(header) != ENTRY_HEADER_BYTES:
         return False
-    magic, size, index, term, position, channel, chain, body_crc, body_bytes = _HEADER.unpack(header)
+    magic, size, index, term, position, channel, chain, body_crc, body_bytes = _HEADER.unpack(
+        header
+    )
     return (
         index == entry.index
         and term == entry.term

@@ -228,9 +228,12 @@ class PeerLinks:
                 self._end_incoming(incoming)
                 return
             try:
-                for frame in incoming.decoder.feed(self._buffer[:count]):
-                    message = decode_message(frame.header, frame.blob)
-                    _check_source(message, incoming.node_id)
+                for header, blob in incoming.decoder.feed(self._buffer[:count]):
+                    message = decode_message(header, blob)
+                    if message.source != incoming.node_id:
+                        raise PeerProtocolError(
+                            f"a message of {message.source} came from {incoming.node_id}"
+                        )
                     deliver(message)
             except ForkedError as error:
                 self._part_from(incoming, error)
@@ -310,11 +313,6 @@ class PeerLinks:
             del self._incoming[incoming.node_id]
         incoming.decoder.forget()  # whoever keeps the error in a log record keeps the decoder
         incoming.sock.close()
-
-
-def _check_source(message: PeerMessage, node_id: NodeId) -> None:
-    if message.source != node_id:
-        raise PeerProtocolError(f"a message of {message.source} came from {node_id}")
 
 
 def _has_ended(sock: socket.socket) -> bool:
