@@ -11,7 +11,7 @@ import logging
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NoReturn
 
 import trio
 
@@ -231,9 +231,7 @@ class PeerLinks:
                 for header, blob in incoming.decoder.feed(self._buffer[:count]):
                     message = decode_message(header, blob)
                     if message.source != incoming.node_id:
-                        raise PeerProtocolError(
-                            f"a message of {message.source} came from {incoming.node_id}"
-                        )
+                        _refuse_source(message, incoming.node_id)
                     deliver(message)
             except ForkedError as error:
                 self._part_from(incoming, error)
@@ -313,6 +311,10 @@ class PeerLinks:
             del self._incoming[incoming.node_id]
         incoming.decoder.forget()  # whoever keeps the error in a log record keeps the decoder
         incoming.sock.close()
+
+
+def _refuse_source(message: PeerMessage, node_id: NodeId) -> NoReturn:
+    raise PeerProtocolError(f"a message of {message.source} came from {node_id}")
 
 
 def _has_ended(sock: socket.socket) -> bool:

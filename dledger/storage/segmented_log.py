@@ -164,10 +164,10 @@ class SegmentedLog:
     @property
     def durable_id(self) -> EntryId:
         """Term and index of the last durable entry."""
-        index = self._writer.durable_index
-        if index < self._layout.first_index - 1:
+        index, layout = self._writer.durable_index, self._layout
+        if index < layout.first_index - 1:
             return EntryId(NO_TERM, NO_INDEX)  # begun anew, and not even that is durable
-        term = self._layout.term_of(index)
+        term = layout.last_term if index == layout.last_index else layout.term_of(index)
         assert term is not None, f"the durable entry {index} left the log"
         return EntryId(term, index)
 
