@@ -152,6 +152,7 @@ class Driver:
             self.announcer,
             obstacles.full_disks,
             pace=self.pace,
+            on_released=self._send,
             on_full=lambda: self._step(StepDown(f"the disk of {config.node_id} is full")),
         )
 
