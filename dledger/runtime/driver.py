@@ -403,11 +403,10 @@ class Driver:
     def _pass(self) -> None:
         """Run one pass; see `run_pass`."""
         engine, node = self.engine, self.engine.node
-        watch = self._watch
         self.pass_count += 1
         applied_count = self.applied_count
         begun_ms = now_ms()
-        stall = watch.begin(begun_ms)
+        stall = self._watch.begin(begun_ms)
         if stall is not None:
             self._stood_still(stall)
         if self.callers.has_staged:
@@ -440,7 +439,7 @@ class Driver:
             self._send()
             self._hand_over()
         ended_ms = now_ms()
-        watch.passed(received_ms, written_ms, ended_ms)
+        self._watch.passed(received_ms, written_ms, ended_ms)
         self._announce_repairs()
         self._confirm_vote_given_up()
         for ended in self.pass_end_watchers:

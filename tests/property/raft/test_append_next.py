@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,11 +27,9 @@ class OrdinaryNode(RaftNode):
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         """Take one event."""
-        quick, follower.append_next = follower.append_next, lambda _core, _request, _now_ms: None
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(follower, "append_next", lambda *_: None)
             return super().step(event, now_ms)
-        finally:
-            follower.append_next = quick
 
 
 def make_node(kind: type[RaftNode]) -> RaftNode:
