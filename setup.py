@@ -16,6 +16,7 @@ COMPILED = Extension(
             "_fold",
             "_chains",
             "_pulls",
+            "_received",
             "_filters",
             "_conditions",
             "_columns",

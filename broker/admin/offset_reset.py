@@ -122,7 +122,8 @@ async def _commit(cluster: Cluster, group: str, move: PlannedMove) -> ChangeOutc
     reader, queue = cluster.inspector.reader, move.position.queue
     try:
         await reader.queues(queue.topic)  # whose route says where its leader is
-        await GroupRequests(reader.live_session(), group).commit(queue, move.to)
+        requests = GroupRequests(reader.live_session(), group, timeout_s=reader.timeout_s)
+        await requests.commit(queue, move.to)
     except ClientError as error:
         return ChangeOutcome(_name(move), str(error), not error.definite)
     return ChangeOutcome(_name(move))

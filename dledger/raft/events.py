@@ -10,7 +10,13 @@ from dledger.raft.messages import Message
 
 
 class Tick(msgspec.Struct, frozen=True, gc=False):
-    """Time has passed; due at the latest at `RaftNode.next_deadline_ms()`."""
+    """Time has passed; due at the latest at `RaftNode.next_deadline_ms()`.
+
+    `obstacles`: what is known at this moment to keep members from answering, in words. Whoever loses an entry because
+    no majority answered is told.
+    """
+
+    obstacles: str = ""
 
 
 class StoodStill(msgspec.Struct, frozen=True, gc=False):

@@ -229,6 +229,10 @@ class RaftNode:
         """Return whether this node leads and no other can have been elected up to now."""
         return self._leader is not None and self._leader.has_lease(now_ms)
 
+    def lacks_majority(self) -> bool:
+        """Return whether this node leads and has heard no majority for a lease: if that goes on, its term is lost."""
+        return self._leader is not None and not self._leader.is_bound()
+
     def progress(self) -> dict[NodeId, PeerView]:
         """Return the other members as the leader sees them; empty when this node does not lead."""
         if self._leader is None:
@@ -281,8 +285,8 @@ class RaftNode:
                 self._disk_answered(event)
             case Propose() | ReadRequested() | TransferRequested() | MembersRequested():
                 self._request(event)
-            case Tick():
-                self._tick()
+            case Tick(obstacles):
+                self._tick(obstacles)
             case StoodStill(length_ms):
                 if core.stood_still(length_ms) and self._leader is not None:
                     self._leader.stood_still(length_ms)
@@ -428,10 +432,14 @@ class RaftNode:
         elif leader is not None and event.term == core.term:
             leader.replication.loaded(event)
 
-    def _tick(self) -> None:
+    def _tick(self, obstacles: str) -> None:
+        """Do what is due; a term that ends for want of a majority ends with what is known of the reason."""
         if self._leader is not None:
             cause = self._leader.tick()
-            if cause is not None:
+            if cause is Cause.MAJORITY_LOST:
+                known = f" ({obstacles})" if obstacles else ""
+                self._become(cause, why=f"no majority answered{known}")
+            elif cause is not None:
                 self._become(cause)
         elif self._core.now_ms >= self._core.election_deadline_ms:
             core = self._core

@@ -36,7 +36,7 @@ CLOCK_INTERVAL_S: Final = 60.0
 
 OBSTACLES_INTERVAL_S: Final = 0.5
 """As long as there is no leader, or no room here, members are asked for their obstacles again after this: it begins
-after an election that goes well."""
+after an election that goes well. A leader that hears no majority has less time, and asks the first time at once."""
 
 REPEAT_LINE_S: Final = 10.0
 """The same failure to reach a member is logged again after this."""
@@ -210,12 +210,15 @@ class Dialing:
                 self._learn_clock(peer.node_id, remote)
 
     async def _keep_asking_for_obstacles(self, peer: Peer, obstacles: Obstacles) -> None:
-        """Ask a connected member for its obstacles, as long as these may be why nobody leads."""
+        """Ask a connected member for its obstacles, as long as these may be why nobody leads or hears a majority."""
         while True:
             await obstacles.wait_wanted()
-            await trio.sleep(OBSTACLES_INTERVAL_S)
-            remote = await self._look_at(peer)
-            obstacles.learn(peer.node_id, None if remote is None else remote.attributes)
+            if not obstacles.are_pressing:
+                await trio.sleep(OBSTACLES_INTERVAL_S)
+            while obstacles.are_wanted:
+                remote = await self._look_at(peer)
+                obstacles.learn(peer.node_id, None if remote is None else remote.attributes)
+                await trio.sleep(OBSTACLES_INTERVAL_S)
 
     async def _look_at(self, peer: Peer) -> Remote | None:
         """Return a member's current attributes, by a second handshake as a client that then disconnects."""

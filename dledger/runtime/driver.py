@@ -132,6 +132,7 @@ class Driver:
         self._config = config
         self._machine = machine
         self._links = links
+        self._obstacles = obstacles
         self._vote_given_up: Callable[[], bool] | None = None
         self.store_is_old = False
         self._fold_holds = 0
@@ -415,7 +416,7 @@ class Driver:
         # What was due when the last pass ended is due now, or was put off; what became due sooner since has an alarm.
         received_ms = now_ms()
         if received_ms >= self._due_ms and received_ms >= engine.next_deadline_ms():
-            self._step(Tick())
+            self._tick()
         self._send()
         if node.role is Role.LEADER:
             # Callers wait for what is committed; their answers should not wait for the next sync.
@@ -450,6 +451,12 @@ class Driver:
         if is_folding or (engine.has_unsaved and not engine.is_persisting):
             self.wake()
         self._arm(begun_ms, ended_ms)
+
+    def _tick(self) -> None:
+        """Let the core see the time; a leader that hears no majority looks for the reason before its term is lost."""
+        obstacles = self._obstacles
+        obstacles.majority_judged(is_silent=self.engine.node.lacks_majority())
+        self._step(Tick(obstacles.full_disks.describe()))
 
     def _read_members(self) -> None:
         """Take what all members have sent."""

@@ -1,7 +1,7 @@
 """The members whose disks are full, as far as this one knows: why nobody leads, when that is the reason.
 
 A member whose disk is full writes nothing, so it neither votes nor confirms: with too many of them nobody can
-lead (obstacles.py says how members hear of it).
+lead, and who does loses its term (obstacles.py says how members hear of it).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ FULL_ATTRIBUTE: Final = "disk_full"
 class FullDisks:
     """The members whose disks are known to be full.
 
-    Invariant: of others only what they have reported while this node had no leader or a full disk itself.
+    Invariant: of others only what they have reported while this node had no leader, led without a majority, or had a
+    full disk itself.
 
     Attributes:
         own: why the own store takes no more; empty: it does.
@@ -33,6 +34,7 @@ class FullDisks:
         self._members = members
         self._others: set[NodeId] = set()
         self._has_leader = False
+        self._is_majority_silent = False
         self._wanted = trio.Event()
 
     def voters_changed(self, voters: tuple[NodeId, ...]) -> None:
@@ -48,10 +50,17 @@ class FullDisks:
     def leader_changed(self, leader_id: NodeId | None) -> None:
         """Note who leads, as far as this node knows."""
         self._has_leader = leader_id is not None
+        self._is_majority_silent = False
         self._decide()
 
+    def majority_judged(self, *, is_silent: bool) -> None:
+        """Note whether this node leads and hears no majority any more."""
+        if is_silent is not self._is_majority_silent:
+            self._is_majority_silent = is_silent
+            self._decide()
+
     def _decide(self) -> None:
-        is_wanted = bool(self.own) or not self._has_leader
+        is_wanted = bool(self.own) or not self._has_leader or self._is_majority_silent
         if is_wanted and not self._wanted.is_set():
             self._wanted.set()
         elif not is_wanted and self._wanted.is_set():
@@ -59,8 +68,18 @@ class FullDisks:
             self._others.clear()
 
     async def wait_wanted(self) -> None:
-        """Wait until the other members' reports are needed: nobody leads, or this node's own disk is full."""
+        """Wait until the others' reports are needed: nobody leads, this node leads unheard, or its own disk is full."""
         await self._wanted.wait()
+
+    @property
+    def are_wanted(self) -> bool:
+        """True while `wait_wanted` returns at once."""
+        return self._wanted.is_set()
+
+    @property
+    def are_pressing(self) -> bool:
+        """True while this node leads without a majority: its term is about to end."""
+        return self._is_majority_silent
 
     def own_attributes(self) -> Mapping[str, str]:
         """Return the attribute for handshakes."""

@@ -1,7 +1,8 @@
 """The obstacles that keep a group from having a leader, as far as this member knows: full disks, lost votes.
 
 With nobody to lead there is nobody who would say why. So each member names its own obstacles in every handshake, as
-attributes that older versions ignore. Whoever has no leader, or no room itself, asks the others now and then.
+attributes that older versions ignore. Whoever has no leader, or no room itself, asks the others now and then; a leader
+asks at once when it hears no majority any more, so that it can say why its term is lost.
 """
 
 from __future__ import annotations
@@ -43,9 +44,23 @@ class Obstacles:
         self.full_disks.leader_changed(leader_id)
         self.lost_votes.leader_changed(leader_id)
 
+    def majority_judged(self, *, is_silent: bool) -> None:
+        """Note whether this node leads and hears no majority any more."""
+        self.full_disks.majority_judged(is_silent=is_silent)
+
     async def wait_wanted(self) -> None:
-        """Wait until the other members' reports are needed: nobody leads, or this node's own disk is full."""
+        """Wait until the others' reports are needed: nobody leads, this node leads unheard, or its own disk is full."""
         await self.full_disks.wait_wanted()
+
+    @property
+    def are_wanted(self) -> bool:
+        """True while `wait_wanted` returns at once."""
+        return self.full_disks.are_wanted
+
+    @property
+    def are_pressing(self) -> bool:
+        """True while this node leads without a majority: its term is about to end."""
+        return self.full_disks.are_pressing
 
     def own_attributes(self) -> dict[str, str]:
         """Return the attributes for handshakes: this member's own obstacles."""

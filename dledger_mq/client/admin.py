@@ -295,7 +295,7 @@ class Admin(Lifetime):
                 for queue in await self._reader.queues(topic)
             }
         session = self._reader.live_session()
-        requests = GroupRequests(session, group)
+        requests = GroupRequests(session, group, timeout_s=self.timeout_s)
         for queue, offset in wanted.items():
             if not session.routes.knows(queue.broker_name):
                 await self._reader.queues(queue.topic)

@@ -14,7 +14,7 @@ from dledger_mq.client.errors import RequestFailedError
 from dledger_mq.client.messages import ReceivedMessage
 from dledger_mq.client.pulled_messages import pulled_messages
 from dledger_mq.client.queues import MessageQueue
-from dledger_mq.client.session import Session, raise_for
+from dledger_mq.client.session import REQUEST_TIMEOUT_S, Session, raise_for
 from dledger_mq.client.subscriptions import TopicSubscription
 from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.remoting import fields
@@ -81,10 +81,19 @@ class PulledRecords(msgspec.Struct, frozen=True):
 
 
 class GroupRequests:
-    """Requests in the name of one consumer group."""
+    """Requests in the name of one consumer group.
 
-    def __init__(self, session: Session, group: str) -> None:
+    Args:
+        session: to send them with.
+        group: the consumer group.
+        timeout_s: how long a question about offsets, or a commit, is tried.
+    """
+
+    def __init__(
+        self, session: Session, group: str, *, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> None:
         self._session = session
+        self._timeout_s = timeout_s
         self.group = group
 
     async def committed(self, queue: MessageQueue) -> QueueOffset | None:
@@ -137,10 +146,13 @@ class GroupRequests:
         *,
         of_group: bool = False,
     ) -> RemotingCommand:
+        """Ask the leader about a queue, or change the group's place in it; tried for `timeout_s`."""
         ext = {"topic": queue.topic, "queueId": str(queue.queue_id), **(extra or {})}
         if of_group:
             ext["consumerGroup"] = self.group
-        return await self._session.call_group(queue.broker_name, code, ext)
+        return await self._session.call_group(
+            queue.broker_name, code, ext, timeout_s=self._timeout_s
+        )
 
     async def lock(
         self, broker_name: str, queues: Iterable[MessageQueue]

@@ -7,7 +7,7 @@ a leader was killed the consumer goes on exactly where it stopped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -42,19 +42,25 @@ class ProcessQueue:
         )
         self._sizes: dict[QueueOffset, int] = {}  # offset -> body bytes, ascending by insertion
 
-    def add(self, messages: Iterable[tuple[QueueOffset, int]], next_offset: QueueOffset) -> None:
-        """Take note of one pull: (offset, body bytes) ascending, and where the next pull starts."""
-        last = self.next_offset - 1
-        for offset, size in messages:
-            assert last < offset < next_offset, f"{offset} is not in {last + 1}..{next_offset - 1}"
-            self._sizes[offset] = size
-            self.byte_count += size
-            last = offset
+    def add(
+        self, offsets: Sequence[QueueOffset], sizes: Sequence[int], next_offset: QueueOffset
+    ) -> None:
+        """Take note of one pull: ascending offsets, the bytes of each body, and where the next pull starts."""
+        if offsets:
+            bounds = (self.next_offset, offsets[0], offsets[-1], next_offset)
+            assert bounds[0] <= bounds[1] <= bounds[2] < bounds[3], f"{offsets} do not fit {bounds}"
+            count = len(self._sizes) + len(offsets)
+            self._sizes.update(zip(offsets, sizes, strict=True))
+            assert len(self._sizes) == count, f"an offset of {offsets} is there twice"
+            self.byte_count += sum(sizes)
         self.next_offset = max(self.next_offset, next_offset)
 
-    def finish(self, offset: QueueOffset) -> None:
-        """Mark one message as dealt with. Offsets that are not held (after a reset) are ignored."""
-        self.byte_count -= self._sizes.pop(offset, 0)
+    def finish(self, offsets: Iterable[QueueOffset]) -> None:
+        """Mark messages as dealt with. Offsets that are not held (after a reset) are ignored."""
+        pop, finished_bytes = self._sizes.pop, 0
+        for offset in offsets:
+            finished_bytes += pop(offset, 0)
+        self.byte_count -= finished_bytes
         assert self.byte_count >= 0, f"{self.byte_count} bytes are held of {self.queue}"
 
     def holds(self, offset: QueueOffset) -> bool:

@@ -124,7 +124,7 @@ class PullConsumer(Lifetime):
                 tls=self._tls,
                 credentials=self._credentials,
             )
-            self._requests = GroupRequests(self._session, self.group)
+            self._requests = GroupRequests(self._session, self.group, timeout_s=self.timeout_s)
             nursery.start_soon(self._session.routes.keep_fresh, name="routes")
             try:
                 with failure:

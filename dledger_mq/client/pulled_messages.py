@@ -16,6 +16,7 @@ from dledger_mq.client.errors import ConnectionLostError
 from dledger_mq.client.messages import ReceivedMessage, received
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.subscriptions import TopicSubscription
+from dledger_mq.message import compiled
 from dledger_mq.message.errors import MessageFormatError
 from dledger_mq.message.hashes import crc32
 from dledger_mq.message.names import is_retry_topic
@@ -150,6 +151,15 @@ def _plain(
 ) -> tuple[ReceivedMessage, ...] | None:
     """Return the messages of plain records; None, or what `_plain_records` raises, where the general way is needed."""
     topic, wanted_tags = queue.topic, subscription.tags
+    topic_piece = _topic_piece(topic)
+    if topic_piece is None:
+        return None
+    received = compiled.received_messages(
+        *(records, topic_piece, queue.queue_id, offset, next_offset),
+        *(topic, queue, wanted_tags or None, crc32, ReceivedMessage),
+    )
+    if received is not None:
+        return tuple(received)
     found = _plain_records(records, queue, offset=offset, next_offset=next_offset)
     if found is None:
         return None

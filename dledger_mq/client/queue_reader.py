@@ -115,10 +115,10 @@ class QueueReader:
         """Ask to handle messages now; False when the queue was released meanwhile."""
         if self.is_released:
             return False
-        now = self._now()
+        now, begun = self._now(), self._begun
         self._running += 1
         for message in messages:
-            self._begun[message.queue_offset] = (message, now)
+            begun[message.queue_offset] = (message, now)
         return True
 
     def end(self, messages: Iterable[ReceivedMessage], finished: Iterable[QueueOffset]) -> None:
@@ -126,16 +126,16 @@ class QueueReader:
         self._running -= 1
         assert self._running >= 0, f"a handler of {self.held.queue} ends that never began"
         self.consumed_at_ms = time.time_ns() // 1_000_000
+        leave = self._begun.pop
         for message in messages:
-            self._begun.pop(message.queue_offset, None)
-        for offset in finished:
-            self.held.finish(offset)
+            leave(message.queue_offset, None)
+        self.held.finish(finished)
         if self._changed is not None:
             self._notify()
 
     def finish(self, offset: QueueOffset) -> None:
         """Say that a message is finished although the handler still has it."""
-        self.held.finish(offset)
+        self.held.finish((offset,))
         self._notify()
 
     def _notify(self) -> None:
@@ -254,12 +254,14 @@ class QueueReader:
             await self._on_wrong_offset(answer)
             return
         self._beyond_end_since = None
+        messages = answer.messages
         self.held.add(
-            ((message.queue_offset, len(message.body)) for message in answer.messages),
+            [message.queue_offset for message in messages],
+            [len(message.body) for message in messages],
             answer.next_offset,
         )
-        if answer.messages:
-            self._on_messages(self, answer.messages)
+        if messages:
+            self._on_messages(self, messages)
         # An answer may come without any wait for the network: let others run.
         await anyio.sleep(self._pull.interval_s)
 

@@ -207,6 +207,7 @@ PyObject *chained_keys(PyObject *module, PyObject *arguments);
 PyObject *asked_values(PyObject *module, PyObject *arguments);
 PyObject *judged_records(PyObject *module, PyObject *arguments);
 PyObject *chosen_runs(PyObject *module, PyObject *arguments);
+PyObject *received_messages(PyObject *module, PyObject *arguments);
 PyObject *record_columns(PyObject *module, PyObject *arguments);
 PyObject *property_json(PyObject *module, PyObject *arguments);
 PyObject *property_values(PyObject *module, PyObject *arguments);

@@ -17,6 +17,7 @@ from dledger_mq.message.compiled import (
     PropertyValues,
     ReadBatch,
     ReadSends,
+    ReceivedMessages,
     RecordColumns,
 )
 
@@ -36,6 +37,7 @@ chosen_runs: ChooseRuns
 cut_frames: CutFrames
 read_sends: ReadSends
 join_answers: JoinAnswers
+received_messages: ReceivedMessages
 record_columns: RecordColumns
 property_json: PropertyJson
 property_values: PropertyValues

@@ -195,6 +195,26 @@ JoinAnswers = Callable[["tuple[bytes, ...]", list[Any], list[int]], "bytes | Non
 """Takes the bytes of an answer between its numbers, the fold's view of records, and as many opaque numbers. Returns the
 answers to the sends that these were, as frames. Declines numbers below 0."""
 
+ReceivedMessages = Callable[
+    [
+        bytes,
+        bytes,
+        int,
+        int,
+        int,
+        str,
+        Any,
+        "AbstractSet[str] | None",
+        Callable[[bytes], int],
+        Callable[..., Any],
+    ],
+    "list[Any] | None",
+]
+"""Takes records back to back, a topic as it stands in a V1 record, queue id, the least queue offset that is wanted, the
+one that comes next, topic, queue, the wanted tags, None for all, what sums up a body, and what makes a message of the
+fields of `ReceivedMessage`. Returns the wanted messages. Declines all, if one is no plain V1 record of that topic and
+queue with IPv4 hosts, or compressed, is damaged, has offsets that do not rise, or a property without name or value."""
+
 RecordColumns = Callable[[Bytes, Bytes], "tuple[bytes, bytes, bytes] | None"]
 """Takes bytes, and where records stand in them: int64s, the first place of a stretch and that after it, again and
 again, ascending. Returns columns of int64s, one after the other: where each record begins, its body, the length of its
@@ -231,6 +251,7 @@ class _Functions(NamedTuple):
     cut_frames: CutFrames
     read_sends: ReadSends
     join_answers: JoinAnswers
+    received_messages: ReceivedMessages
     record_columns: RecordColumns
     property_json: PropertyJson
     property_values: PropertyValues
@@ -272,6 +293,7 @@ chosen_runs: ChooseRuns
 cut_frames: CutFrames
 read_sends: ReadSends
 join_answers: JoinAnswers
+received_messages: ReceivedMessages
 record_columns: RecordColumns
 property_json: PropertyJson
 property_values: PropertyValues

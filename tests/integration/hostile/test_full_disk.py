@@ -31,6 +31,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 DISK_MIB = 24
 SEGMENT_BYTES = 2 << 20
 ROOM_BYTES = 64 * 1024
+FILL_PAUSE_S = 0.3
+SEND_PAUSE_S = 0.01
 
 # A leader that sees its disk nearly full refuses, and those of a majority that have met their end do.
 FULL = re.compile(r"the disks of .* are full|the disk is nearly full \(.* in use\)")
@@ -170,16 +172,14 @@ def is_refused(producer: Producer) -> bool:
 
 
 def refuses(node: Process) -> bool:
-    """Send once to a node: whether it says that the disks are full; an election may be on."""
+    """Send once to a node: whether it says that the disks are full; an election may be on, or a segment have room."""
     answer = send(node.address, time.monotonic_ns(), b"x")
-    assert answer["code"] == 14
-    remark = answer["remark"]
-    return remark.startswith(DISK_FULL) and FULL.search(remark) is not None
+    return answer["code"] == 14 and names_the_cause(answer)
 
 
 @contextlib.contextmanager
-def sending_to(node: Process) -> Iterator[list[dict[str, Any]]]:
-    """Keep one send to a node in flight; yields the answers that have come."""
+def sending_to(node: Process, *, pause_s: float = 0.0) -> Iterator[list[dict[str, Any]]]:
+    """Keep one send to a node in flight, but for the pauses; yields the answers that have come."""
     answers: list[dict[str, Any]] = []
     has_ended = threading.Event()
 
@@ -187,6 +187,7 @@ def sending_to(node: Process) -> Iterator[list[dict[str, Any]]]:
         while not has_ended.is_set():
             with contextlib.suppress(OSError):
                 answers.append(send(node.address, time.monotonic_ns(), b"x" * 65536))
+            time.sleep(pause_s)
 
     thread = threading.Thread(target=go_on)
     thread.start()
@@ -212,12 +213,11 @@ def test_when_all_disks_are_full_sends_are_refused_with_the_cause(group: Running
     stored = 1
     send_until(group, leader, 0, timeout_s=PATIENCE_S)
     with sending_to(leader) as answers:
-        # Together: a leader whose followers are full before it cannot say why its term was lost.
         with ThreadPoolExecutor() as pool:
             folders = [group.processes.folder / node.name for node in group.processes.nodes]
             ballast = list(pool.map(fill, folders))
         assert poll(lambda: any(answer["code"] == 14 for answer in answers), PATIENCE_S), answers
-    assert [answer for answer in answers if not names_the_cause(answer)] == []
+    assert [answer["remark"] for answer in answers if not names_the_cause(answer)] == []
     with Producer(group.processes.namesrv, "full") as producer:
         assert poll(lambda: is_refused(producer), PATIENCE_S)
     for node in group.processes.nodes:
@@ -229,4 +229,31 @@ def test_when_all_disks_are_full_sends_are_refused_with_the_cause(group: Running
             node.start()
     send_until(group, leader, 0, timeout_s=PATIENCE_S)
     assert max_offset(group.wait_leader()) > stored
+    assert all("Traceback" not in node.log_tail(300) for node in group.processes.nodes)
+
+
+@pytest.mark.parametrize("order", ["followers only", "followers first", "leader first"])
+def test_disks_that_fill_one_after_the_other_are_named(group: RunningGroup, order: str) -> None:
+    """Whoever leads meanwhile: it may have room itself, and hear of the others' disks only from them."""
+    leader = group.wait_leader()
+    followers = [node for node in group.processes.nodes if node is not leader]
+    nodes = {
+        "followers only": followers,
+        "followers first": [*followers, leader],
+        "leader first": [leader, *followers],
+    }[order]
+    send_until(group, leader, 0, timeout_s=PATIENCE_S)
+    ballast = []
+    # Slowly, so that a leader's disk is not full of what it stores.
+    with sending_to(leader, pause_s=SEND_PAUSE_S) as answers:
+        for node in nodes:
+            ballast.append(fill(group.processes.folder / node.name))
+            time.sleep(FILL_PAUSE_S)
+        assert poll(lambda: any(answer["code"] == 14 for answer in answers), PATIENCE_S), answers
+    assert [answer["remark"] for answer in answers if not names_the_cause(answer)] == []
+    for node in nodes:
+        assert poll(lambda: refuses(node), PATIENCE_S), node.log_tail()  # noqa: B023
+    for file in ballast:
+        file.unlink()
+    send_until(group, leader, 0, timeout_s=PATIENCE_S)
     assert all("Traceback" not in node.log_tail(300) for node in group.processes.nodes)

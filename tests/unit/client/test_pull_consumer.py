@@ -16,7 +16,9 @@ from dledger_mq import (
     RequestFailedError,
 )
 from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.session import REQUEST_TIMEOUT_S, Session
 from dledger_mq.message.record import decode_records
+from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.testing import FakeGroup, open_fake_group
 
 pytestmark = pytest.mark.anyio
@@ -129,6 +131,31 @@ async def test_failures_are_said(group: FakeGroup, consumer: PullConsumer) -> No
             break
     assert isinstance(raised.value, RequestFailedError)
     assert "14" in str(raised.value)
+
+
+async def test_each_question_is_tried_for_as_long_as_its_caller_said(
+    group: FakeGroup, consumer: PullConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried_s: list[tuple[int, float]] = []
+    call = Session.call_group
+
+    async def noted(
+        session: Session,
+        name: str,
+        code: int,
+        ext: dict[str, str],
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> RemotingCommand:
+        tried_s.append((code, timeout_s))
+        return await call(session, name, code, ext, timeout_s=timeout_s)
+
+    monkeypatch.setattr(Session, "call_group", noted)
+    await consumer.commit(Q, 0)
+    await consumer.committed(Q)
+    await consumer.bounds([Q])
+    await consumer.offset_at(Q, 0)
+    assert tried_s == [(code, 30) for code in (15, 14, 30, 31, 29)]
 
 
 async def test_records_come_as_they_are_from_any_node(

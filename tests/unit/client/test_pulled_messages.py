@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
 import zlib
+from contextlib import suppress
 from typing import Any
 from unittest import mock
 
@@ -18,10 +20,12 @@ from dledger_mq.client.pulled_messages import any_messages, pulled_messages
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.send_frames import SendTemplates
 from dledger_mq.client.subscriptions import TopicSubscription, subscribe
+from dledger_mq.message import compiled
 from dledger_mq.message.hosts import pack_host
 from dledger_mq.message.ids import UniqKeyMaker, month_start_ms
 from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.message.record import encode_record
+from tests.stages import EACH, needs_compiled, stage
 
 HOSTS = (pack_host("10.1.2.3", 4567), pack_host("10.1.2.4", 10911), pack_host("::1", 10911))
 TOPICS = ("T", "Größe", "%RETRY%g", "L" * 128)
@@ -75,6 +79,16 @@ def outcome(way: Any, records: bytes, *place: Any, **bounds: Any) -> Outcome:
         return str(error)
 
 
+def fast_outcome(records: bytes, *place: Any, **bounds: Any) -> Outcome:
+    """What comes the fast way, by Python, and by compiled code where there is any."""
+    found = []
+    for is_compiled in (False, compiled.is_built):
+        with stage(is_compiled=is_compiled):
+            found.append(outcome(pulled_messages, records, *place, **bounds))
+    assert found[0] == found[1]
+    return found[1]
+
+
 def joined(given_records: list[dict[str, Any]]) -> tuple[bytes, int]:
     """Return the records as a broker would send them, and the offset after the last one."""
     offset, pieces = 0, list[bytes]()
@@ -106,7 +120,7 @@ def test_messages_of_a_pull_are_those_of_the_general_way(
     records, end = joined(given_records)
     place = (MessageQueue(topic, "broker-a", 0), subscribe("T", expression, 1))
     bounds = {"offset": QueueOffset(offset), "next_offset": QueueOffset(end + beyond)}
-    found = outcome(pulled_messages, records, *place, **bounds)
+    found = fast_outcome(records, *place, **bounds)
     assert found == outcome(any_messages, records, *place, **bounds)
 
 
@@ -122,7 +136,7 @@ def test_damaged_records_are_refused_as_by_the_general_way(
         del damaged[chance.randrange(len(damaged)) :]
     place = (MessageQueue("T", "broker-a", 0), subscribe("T", "*", 1))
     bounds = {"offset": QueueOffset(0), "next_offset": QueueOffset(end + 1)}
-    found = outcome(pulled_messages, bytes(damaged), *place, **bounds)
+    found = fast_outcome(bytes(damaged), *place, **bounds)
     assert found == outcome(any_messages, bytes(damaged), *place, **bounds)
 
 
@@ -140,6 +154,7 @@ def plain(**others: Any) -> dict[str, Any]:
     } | others
 
 
+@pytest.mark.parametrize("is_compiled", EACH)
 @pytest.mark.parametrize(
     ("others", "is_plain"),
     [
@@ -153,10 +168,13 @@ def plain(**others: Any) -> dict[str, Any]:
     ],
 )
 def test_plain_records_alone_are_not_read_the_general_way(
-    others: dict[str, Any], *, is_plain: bool
+    others: dict[str, Any], *, is_plain: bool, is_compiled: bool
 ) -> None:
     records, end = joined([plain(), plain(**others)])
-    with mock.patch.object(module, "any_messages", return_value=()) as general:
+    with (
+        stage(is_compiled=is_compiled),
+        mock.patch.object(module, "any_messages", return_value=()) as general,
+    ):
         found = pulled_messages(
             records,
             MessageQueue("T", "broker-a", 0),
@@ -165,6 +183,85 @@ def test_plain_records_alone_are_not_read_the_general_way(
             next_offset=QueueOffset(end),
         )
     assert (len(found), general.called) == (2 if is_plain else 0, not is_plain)
+
+
+@needs_compiled
+@pytest.mark.parametrize(
+    ("others", "is_taken"),
+    [
+        ({}, True),
+        ({"properties": b"".join(b"p%d\x01v\x02" % number for number in range(40))}, True),
+        ({"properties": b"p\x01v\x01w\x02last\x01open"}, True),
+        ({"properties": b"bare\x02"}, False),
+        ({"properties": b"\x01nameless\x02"}, False),
+        ({"properties": b"empty\x01\x02"}, False),
+        ({"properties": b"p\x01\xff\x02"}, False),
+        ({"sys_flag": 1}, False),
+        ({"queue_id": 1}, False),
+    ],
+)
+def test_the_compiled_way_takes_plain_records_and_declines_the_rest(
+    others: dict[str, Any], *, is_taken: bool
+) -> None:
+    records, end = joined([plain(), plain(**others)])
+    queue = MessageQueue("T", "broker-a", 0)
+    with stage(is_compiled=True):
+        found = compiled.received_messages(
+            *(records, b"\x01T", 0, 0, end, "T", queue, None, zlib.crc32, ReceivedMessage)
+        )
+    assert (found is not None) == is_taken
+
+
+@needs_compiled
+def test_no_reference_is_kept_or_given_away_by_what_a_pull_brought() -> None:
+    """On all ways out, as with the rest of the stage (tests/unit/message/test_compiled.py)."""
+    queue, topic, far = MessageQueue("T", "broker-a", 0), "the topic"[4:5].upper(), 1 << 40
+    properties = (b"UNIQ_KEY\x010A\x02", b"KEYS\x01k1 k2\x02", b"p\x01\xff\x02", b"bare\x02")
+    several = [joined([plain(properties=each)])[0] for each in properties]
+    whole = joined([plain(), plain(properties=properties[0] * 20), plain()])[0]
+    tags = frozenset(("a", "b"))
+
+    def fail(*_arguments: object) -> int:
+        raise ZeroDivisionError
+
+    def asked(**others: Any) -> tuple[Any, ...]:
+        fields: dict[str, Any] = {"records": whole, "piece": b"\x01T", "queue_id": 0, "offset": 0}
+        fields |= {"next": far, "topic": topic, "queue": queue, "tags": tags, "crc": zlib.crc32}
+        return tuple((fields | {"make": ReceivedMessage} | others).values())
+
+    calls = [
+        asked(),
+        asked(tags=None),
+        asked(tags=["a"]),
+        asked(tags={fail}),
+        asked(offset=2),
+        asked(next=2),
+        asked(next=1 << 70),
+        asked(piece="T"),
+        asked(records=bytearray(whole)),
+        asked(records=whole[:-1]),
+        asked(crc=fail),
+        asked(crc=lambda _: "none"),
+        asked(crc=lambda _: 5),
+        asked(make=fail),
+        asked(queue_id=None),
+        *(asked(records=each, tags=None) for each in several),
+    ]
+    watched: list[Any] = [whole, topic, queue, tags, far, fail, *several]
+
+    def use_all() -> None:
+        for arguments in calls:
+            with suppress(ZeroDivisionError):
+                compiled.received_messages(*arguments)
+
+    with stage(is_compiled=True):
+        use_all()
+        before = [sys.getrefcount(each) for each in watched]
+        blocks = sys.getallocatedblocks()
+        for _ in range(50):
+            use_all()
+        assert [sys.getrefcount(each) for each in watched] == before
+        assert sys.getallocatedblocks() - blocks < 50, "one for each round would be a leak"
 
 
 def test_records_with_any_one_bit_changed_or_cut_off_are_read_as_by_the_general_way() -> None:
@@ -179,8 +276,7 @@ def test_records_with_any_one_bit_changed_or_cut_off_are_read_as_by_the_general_
     differ = [
         data
         for data in datas
-        if outcome(pulled_messages, data, *place, **bounds)
-        != outcome(any_messages, data, *place, **bounds)
+        if fast_outcome(data, *place, **bounds) != outcome(any_messages, data, *place, **bounds)
     ]
     assert differ == []
 

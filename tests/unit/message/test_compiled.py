@@ -38,6 +38,7 @@ TWINS = (
     "tests/property/service/test_batches_twin.py",
     "tests/property/net/test_cut_frames_twin.py",
     "tests/unit/remoting/test_send_patterns.py",
+    "tests/unit/client/test_pulled_messages.py",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_the_fold",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_whole_entries",

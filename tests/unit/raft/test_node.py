@@ -17,6 +17,7 @@ from dledger.raft.configuration import Configuration
 from dledger.raft.configuration_log import ConfigurationNote
 from dledger.raft.effects import (
     AppendEntries,
+    Failed,
     MembersChanged,
     Resolve,
     Role,
@@ -450,6 +451,35 @@ def test_every_token_gets_one_answer_when_the_leader_resigns() -> None:
     effects = receive(member, append_request(N1, 5, "0@0"))
     tokens = [effect.token for effect in effects if isinstance(effect, Resolve)]
     assert tokens == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("obstacles", "why"),
+    [
+        (
+            "the disks of n1 and n2 are full",
+            "no majority answered (the disks of n1 and n2 are full)",
+        ),
+        ("", "no majority answered"),
+    ],
+)
+def test_who_loses_an_entry_for_want_of_a_majority_is_told_what_is_known_then(
+    obstacles: str, why: str
+) -> None:
+    group, member = make_role(Role.LEADER)
+    member.step(Propose((b"x",), token=1))
+    group.now_ms += 299
+    member.step(Tick("the disk of n1 is full"))  # as it was then
+    assert not member.node.lacks_majority()
+    group.now_ms += 1
+    member.step(Tick())
+    assert (member.node.role, member.node.lacks_majority()) == (Role.LEADER, True)
+    group.now_ms += 600
+    effects = member.step(Tick(obstacles))
+    assert (member.node.role, member.node.lacks_majority()) == (Role.FOLLOWER, False)
+    (lost,) = (effect.outcome for effect in effects if isinstance(effect, Resolve))
+    assert isinstance(lost, Failed)
+    assert str(lost.error) == f"term 1 was lost before entry 2@1 was committed: {why}"
 
 
 def test_the_description_names_what_matters() -> None:

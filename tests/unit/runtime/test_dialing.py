@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import trio
+import trio.testing
 
 from dledger import NodeId, Peer
 from dledger.config import peer_at
@@ -20,8 +21,10 @@ from dledger.raft.ids import Index
 from dledger.runtime import dialing
 from dledger.runtime.dialing import Dialing
 from dledger.runtime.events_log import LimitedLog
+from dledger.runtime.full_disks import FULL_ATTRIBUTE
 from dledger.runtime.handshake import Identity, Remote, dial_member
 from dledger.runtime.joining import JoinWatch
+from dledger.runtime.obstacles import Obstacles
 from dledger.runtime.peer_links import PeerLinks
 from dledger.runtime.roster import Roster
 from tests.unit.runtime.conftest import wait_until
@@ -106,6 +109,35 @@ async def test_who_goes_or_moves_while_its_handshake_is_saved_is_not_connected(
         assert not bench.links.is_connected(N1)
         assert (N1 in places) is moves
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("leads", [False, True])
+async def test_a_leader_without_a_majority_asks_at_once_what_others_ask_later(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
+    *,
+    leads: bool,
+) -> None:
+    """It is about to lose its term; without a leader an election may go well before anybody need ask."""
+    begun_s, asked_s = trio.current_time(), list[float]()
+
+    async def look(peer: Peer) -> Remote:
+        asked_s.append(trio.current_time() - begun_s)
+        return Remote(peer.node_id, 1, {FULL_ATTRIBUTE: "true"})
+
+    monkeypatch.setattr(bench.dialing, "_look_at", look)
+    obstacles = Obstacles(N0, (N0, N1), has_vote=lambda: True, has_begun=lambda: True)
+    obstacles.leader_changed(N0 if leads else None)
+    obstacles.majority_judged(is_silent=leads)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.dialing._keep_asking_for_obstacles, OLD, obstacles)
+        await trio.sleep(1.25)
+        assert obstacles.full_disks.full == [N1]
+        obstacles.leader_changed(N1)
+        await trio.sleep(10)
+        nursery.cancel_scope.cancel()
+    assert asked_s == ([0.0] if leads else []) + [0.5, 1.0]
 
 
 @pytest.mark.parametrize(

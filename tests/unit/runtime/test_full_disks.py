@@ -73,6 +73,33 @@ def test_what_was_heard_is_forgotten_with_the_reason_to_ask(disks: FullDisks) ->
     assert not disks.full
 
 
+def test_a_leader_keeps_what_it_heard_without_a_majority_when_its_term_ends(
+    disks: FullDisks,
+) -> None:
+    disks.leader_changed(N0)
+    disks.majority_judged(is_silent=True)
+    assert disks.are_pressing
+    disks.learn(N1, FULL)
+    disks.learn(N2, FULL)
+    assert disks.describe() == "the disks of n1 and n2 are full"
+    disks.leader_changed(None)
+    assert (disks.leave_no_majority, disks.are_wanted, disks.are_pressing) == (True, True, False)
+    disks.leader_changed(N2)
+    assert not disks.full
+
+
+def test_what_a_leader_heard_is_forgotten_once_a_majority_answers(disks: FullDisks) -> None:
+    disks.leader_changed(N0)
+    disks.majority_judged(is_silent=True)
+    disks.learn(N1, FULL)
+    disks.learn(N2, FULL)
+    disks.majority_judged(is_silent=False)
+    assert not disks.full
+    disks.learn(N2, FULL)  # an answer that comes late
+    disks.majority_judged(is_silent=True)
+    assert not disks.full
+
+
 async def test_the_others_are_asked_without_a_leader_or_room(disks: FullDisks) -> None:
     async def is_wanted() -> bool:
         has_returned = False
@@ -95,4 +122,8 @@ async def test_the_others_are_asked_without_a_leader_or_room(disks: FullDisks) -
     disks.own_changed("no room")
     assert await is_wanted()
     disks.own_changed("")
+    assert not await is_wanted()
+    disks.majority_judged(is_silent=True)
+    assert await is_wanted()
+    disks.majority_judged(is_silent=False)
     assert not await is_wanted()

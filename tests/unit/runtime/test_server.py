@@ -400,6 +400,45 @@ async def test_a_full_disk_costs_leadership_and_nothing_else(
         assert "disk-has-room" in events
 
 
+async def test_a_leader_whose_followers_have_no_room_names_them_when_its_term_is_lost(
+    open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own disk has room: only they can tell it why no majority answers."""
+    async with open_group() as group:
+        for peer in group.peers:
+            disk = PosixDisk(group.config(peer.node_id).store_path)
+            if peer.node_id != "n0":
+                disk = FillableDisk(group.config(peer.node_id).store_path)
+            await group.start(
+                peer.node_id,
+                disk=disk,
+                preferred_leaders=(NodeId("n0"),),
+                segment_size_bytes=8192,
+            )
+        leader = group.members[NodeId("n0")].server
+        await wait_until(lambda: leader.is_serving)
+        monkeypatch.setattr(FullFile, "is_full", True)
+        outcomes: list[Committed | Failed] = []
+        for _ in range(4):
+            leader.appender.propose(bytes(4000), outcomes.append)
+        await wait_until(lambda: len(outcomes) == 4)
+        lost = outcomes[-1]
+        assert isinstance(lost, Failed)
+        assert isinstance(lost.error, LeadershipLostError)
+        assert "the disks of n1 and n2 are full" in str(lost.error)
+        assert leader.full_disks.leave_no_majority
+        for name in (NodeId("n1"), NodeId("n2")):
+            shown = group.members[name].server.status.attributes(name)
+            assert shown["disk"].startswith("full: "), shown
+        monkeypatch.setattr(FullFile, "is_full", False)
+        serving = (await group.leader()).server
+        last = await serving.appender.append(b"there is room", timeout_s=S)
+        await group.wait_applied(last.index)
+        await wait_until(
+            lambda: not any(each.server.full_disks.full for each in group.members.values())
+        )
+
+
 class BreakableDisk(PosixDisk):
     def open(self, path: str, *, create: bool = False) -> PosixFile:
         file = super().open(path, create=create)
