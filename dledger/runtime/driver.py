@@ -121,11 +121,9 @@ class Driver:
         self.callers = Callers()
         self.pace = SyncPace(config.slow_disk_ms)
         self.announcer = Announcer(config.node_id, engine, obstacles)
-        self.stall_count = 0
-        self.stall_longest_ms = 0
+        self.stall_count = self.stall_longest_ms = 0
         self.applied_index = machine.applied_index
-        self.pass_count = 0
-        self.applied_count = 0
+        self.pass_count = self.applied_count = 0
         self.gatherers: list[Callable[[], None]] = []
         self.applied_watchers: list[Callable[[], None]] = []
         self.pass_end_watchers: list[Callable[[], None]] = []
