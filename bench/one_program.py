@@ -42,7 +42,7 @@ Mark = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What one way to use the client reached."""
+    """How far one way to use the client came."""
 
     way: str
     messages: int

@@ -539,18 +539,27 @@ class Engine:
         assert job is self._job, "this job is not the one that runs"
         self._held.is_full = True
 
+    def release(self, job: PersistJob) -> bool:
+        """Release the messages that waited for a job that has run, and return whether there are any.
+
+        Whom they answer waits for them, and for nothing else that `end_persist` does, which has to follow.
+        """
+        assert job is self._job, "this job is not the one that runs"
+        if self.failure is not None:
+            return False
+        released = self._held.release(job.save_count)
+        self._outbox += released
+        return bool(released)
+
     def end_persist(self, job: PersistJob, now_ms: int) -> None:
-        """Release the messages that waited for this job, and report to the node what is durable.
+        """Release the messages that waited for this job, if that is yet to be done, and report what is durable.
 
         Raises:
             OSError, DLedgerError: as `step`.
         """
-        assert job is self._job, "this job is not the one that runs"
+        self.release(job)
         self._job = None
-        if self.failure is not None:
-            return
-        self._outbox += self._held.release(job.save_count)
-        if job.batch is None:
+        if self.failure is not None or job.batch is None:
             return
         durable_id = self.log.written(job.batch)
         finished = self.log.take_finished()

@@ -40,7 +40,8 @@ def check_history(
         ForkedError: they are of another history.
         OSError: what stands before them cannot be read now.
     """
-    if not request.entries:
+    entries = request.entries
+    if not entries or (len(entries) == 1 and log.is_next(entries[0])):
         return
     layout, held = log.layout, _last_held(log.layout, request)
     prev = request.prev_index

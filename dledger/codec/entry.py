@@ -201,6 +201,56 @@ def _check_crcs(
         )
 
 
+def decode_lone(data: Bytes) -> Entry | None:
+    """Decode the one entry that `data` is; None if it is none, or not exactly one that is whole.
+
+    As `decode_entries` would without a chain CRC; which of the many things is wrong is for that to say.
+    """
+    if len(data) < ENTRY_HEADER_BYTES:
+        return None
+    magic, size, index, term, position, channel, _, body_crc, body_bytes = _HEADER.unpack_from(data)
+    kind = _KINDS.get(magic)
+    if (
+        kind is None
+        or size != len(data)
+        or body_bytes != size - ENTRY_HEADER_BYTES
+        or channel
+        or index < 0
+        or term < 0
+        or position < 0
+    ):
+        return None
+    body = bytes(data[ENTRY_HEADER_BYTES:])
+    if crc32c(body) != body_crc:
+        return None
+    return Entry(
+        Index(index), Term(term), Position(position), kind, body, bytes(data[:ENTRY_HEADER_BYTES])
+    )
+
+
+def is_right_after(entry: Entry, prev_chain_crc: int) -> bool:
+    """Return whether `check_entry` finds nothing wrong with a sealed entry, after the one with this chain CRC."""
+    header, body = entry.header, entry.body
+    if len(header) != ENTRY_HEADER_BYTES:
+        return False
+    magic, size, index, term, position, channel, chain, body_crc, body_bytes = _HEADER.unpack(
+        header
+    )
+    return (
+        index == entry.index
+        and term == entry.term
+        and position == entry.position
+        and magic == entry.kind
+        and not channel
+        and index >= 0 <= term
+        and position >= 0
+        and body_bytes == len(body)
+        and size == ENTRY_HEADER_BYTES + body_bytes
+        and expected_chain_crc(header, prev_chain_crc) == chain
+        and crc32c(body) == body_crc
+    )
+
+
 def decode_entry(data: Bytes, offset: int = 0, prev_chain_crc: int | None = None) -> Entry:
     """Decode the entry at `offset`, verifying its body CRC, and its chain CRC when asked.
 

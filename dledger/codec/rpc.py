@@ -333,6 +333,10 @@ def decode_entries(blob: Buffer, count: int) -> tuple[Entry, ...]:
     """
     # The entry codec only slices and unpacks, which a view can do as well: no copy of the blob.
     data = cast("bytes", blob)
+    if count == 1:
+        lone = entry_codec.decode_lone(data)
+        if lone is not None:
+            return (lone,)
     try:
         entries = entry_codec.decode_entries(data)
     except EntryFormatError as error:

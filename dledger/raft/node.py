@@ -278,11 +278,7 @@ class RaftNode:
         """
         core = self._core
         if isinstance(event, Received):
-            plan = self._check(event.message)
-            core.now_ms = max(core.now_ms, now_ms)
-            self._receive(event.message, plan)
-            assert (self._leader is None) is (core.role is not Role.LEADER), core.role
-            return core.take_effects()
+            return self._take(event.message, now_ms)
         core.now_ms = max(core.now_ms, now_ms)
         match event:
             case Persisted() | EntriesLoaded():
@@ -306,6 +302,19 @@ class RaftNode:
                     self._become(Cause.STEP_DOWN)
             case _:
                 assert_never(event)
+        assert (self._leader is None) is (core.role is not Role.LEADER), core.role
+        return core.take_effects()
+
+    def _take(self, message: Message, now_ms: int) -> list[Effect]:
+        """Take a message; as `step`."""
+        core = self._core
+        if isinstance(message, AppendRequest):
+            effects = follower.append_next(core, message, now_ms)
+            if effects is not None:
+                return effects
+        plan = self._check(message)
+        core.now_ms = max(core.now_ms, now_ms)
+        self._receive(message, plan)
         assert (self._leader is None) is (core.role is not Role.LEADER), core.role
         return core.take_effects()
 

@@ -297,7 +297,11 @@ class Replication:
         elif response.round > peer.rejects_after_round:
             next_index = self._next_after_conflict(response)
             peer.probe_from(next_index, last_round=last_round, is_waiting=False)
-        self.fill(peer)
+        if (
+            peer.next_index <= self._core.log.last_index
+            or peer.state is not ProgressState.REPLICATE
+        ):
+            self.fill(peer)
         return has_moved
 
     def unreachable(self, node_id: NodeId) -> None:

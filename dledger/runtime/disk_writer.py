@@ -52,6 +52,7 @@ class DiskWriter:
         full_disks: FullDisks,
         *,
         pace: SyncPace,
+        on_released: Callable[[], None],
         on_full: Callable[[], None],
     ) -> None:
         """Set up a writer; nothing is written before it is open.
@@ -61,6 +62,7 @@ class DiskWriter:
             announcer: logs what becomes of them.
             full_disks: learns when the own disk has no room, and when it has again.
             pace: learns how long each write took.
+            on_released: called when messages may leave that waited for a write: it sends them.
             on_full: called each time that a write found no room; the node must not lead any longer.
         """
         self._descriptor: int | None = None
@@ -68,6 +70,7 @@ class DiskWriter:
         self._announcer = announcer
         self._full_disks = full_disks
         self._pace = pace
+        self._on_released = on_released
         self._on_full = on_full
         self._storage = StorageThread()
         self._running: tuple[PersistJob, Work] | None = None
@@ -167,6 +170,13 @@ class DiskWriter:
             raise error
 
     def _persisted(self, job: PersistJob, sync_ms: float) -> None:
+        try:
+            if self._engine.release(job):
+                self._on_released()  # before all else: a leader waits
+        finally:
+            self._end(job, sync_ms)
+
+    def _end(self, job: PersistJob, sync_ms: float) -> None:
         self._pace.add(sync_ms)
         if self._blocked_job is not None:
             self._blocked_job = None

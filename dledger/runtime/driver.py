@@ -80,6 +80,8 @@ FOLD_LATER_BYTES_MAX: Final = 64 * 1024
 PASS_DUE_PULSES: Final = 1.25
 """A pass is due so many heartbeat intervals after the one before: where heartbeats come, none but those for them."""
 
+_REPAIRS: Final = (RepairRequest, RepairAnswer)
+
 STALL_LINES_PER_S: Final = 1.0
 """Stalls may come in every pass of a machine that is too small; one line a second says enough."""
 
@@ -119,11 +121,9 @@ class Driver:
         self.callers = Callers()
         self.pace = SyncPace(config.slow_disk_ms)
         self.announcer = Announcer(config.node_id, engine, obstacles)
-        self.stall_count = 0
-        self.stall_longest_ms = 0
+        self.stall_count = self.stall_longest_ms = 0
         self.applied_index = machine.applied_index
-        self.pass_count = 0
-        self.applied_count = 0
+        self.pass_count = self.applied_count = 0
         self.gatherers: list[Callable[[], None]] = []
         self.applied_watchers: list[Callable[[], None]] = []
         self.pass_end_watchers: list[Callable[[], None]] = []
@@ -151,6 +151,7 @@ class Driver:
             self.announcer,
             obstacles.full_disks,
             pace=self.pace,
+            on_released=self._send,
             on_full=lambda: self._step(StepDown(f"the disk of {config.node_id} is full")),
         )
 
@@ -400,44 +401,44 @@ class Driver:
 
     def _pass(self) -> None:
         """Run one pass; see `run_pass`."""
-        engine = self.engine
-        watch = self._watch
+        engine, node = self.engine, self.engine.node
         self.pass_count += 1
         applied_count = self.applied_count
         begun_ms = now_ms()
-        stall = watch.begin(begun_ms)
+        stall = self._watch.begin(begun_ms)
         if stall is not None:
             self._stood_still(stall)
         if self.callers.has_staged:
             self._propose_staged()
         self._read_members()
         # What was due when the last pass ended is due now, or was put off; what became due sooner since has an alarm.
-        if now_ms() >= self._due_ms and now_ms() >= engine.next_deadline_ms():
+        received_ms = now_ms()
+        if received_ms >= self._due_ms and received_ms >= engine.next_deadline_ms():
             self._tick()
         self._send()
-        if engine.node.role is Role.LEADER:
+        if node.role is Role.LEADER:
             # Callers wait for what is committed; their answers should not wait for the next sync.
             self._settle()
-        received_ms = now_ms()
+            received_ms = now_ms()
         is_saving = engine.has_unsaved
         self._writer.write()
         written_ms = now_ms()
-        if is_saving and engine.node.role is Role.LEADER:
+        if is_saving and node.role is Role.LEADER:
             # The others have written meanwhile, too. To read what they answer costs less than a pass for it.
             self._read_members()
         self._send()
         self._hand_over()
         is_put_off = is_saving and self._puts_off_fold(written_ms)
-        if self._can_fold and not is_put_off:
+        if not is_put_off and self._can_fold:
             self._fold()
             self._folded_ms = written_ms
-        if self.applied_count > applied_count and engine.node.role is Role.LEADER:
+        if self.applied_count > applied_count and node.role is Role.LEADER:
             # So have those that were not needed for the majority.
             self._read_members()
             self._send()
             self._hand_over()
         ended_ms = now_ms()
-        watch.passed(received_ms, written_ms, ended_ms)
+        self._watch.passed(received_ms, written_ms, ended_ms)
         self._announce_repairs()
         self._confirm_vote_given_up()
         for ended in self.pass_end_watchers:
@@ -503,11 +504,14 @@ class Driver:
             self._mended = trio.Event()
 
     def _deliver(self, message: PeerMessage) -> None:
-        if isinstance(message, RepairRequest | RepairAnswer):
+        if isinstance(message, _REPAIRS):
             self.engine.repair(message, now_ms())
             return
-        # The time of each message, not of the pass: a promise made to the leader counts from here.
-        self._step(Received(message))
+        try:
+            # The time of each message, not of the pass: a promise made to the leader counts from here.
+            self.engine.step(Received(message), now_ms())
+        except OSError as error:
+            raise_latched(self.engine, error)
 
     def _step(self, event: Event) -> None:
         try:

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from dledger.codec.frame import encode_frames
+from dledger.codec.frame import encode_frame, encode_frames
 from dledger.codec.rpc import encode_entries, encode_message
 from dledger.raft.entry import Entry
 from dledger.raft.ids import EntryId
@@ -32,9 +32,12 @@ SMALL_COUNT_MAX: Final = 1024
 SEND_BYTES: Final = 256 * 1024
 """Frames are joined up to this size for one call of the kernel."""
 
-
 FLUSH_BYTES_MAX: Final = 1024 * 1024
 """Handed to the kernel in one go, or a little more; then everybody else has a turn, however fast the member reads."""
+
+
+_BEARERS: Final = (AppendRequest, RepairAnswer)
+"""The messages that may bear entries."""
 
 
 class BlobCache:
@@ -43,9 +46,10 @@ class BlobCache:
     Term and index of the first and the last entry name the bytes between them (log matching).
     """
 
-    __slots__ = ("_blob", "_first", "_last")
+    __slots__ = ("_blob", "_first", "_last", "_lone")
 
     def __init__(self) -> None:
+        self._lone: Entry | None = None
         self._first: EntryId | None = None
         self._last: EntryId | None = None
         self._blob = b""
@@ -54,6 +58,9 @@ class BlobCache:
         """Join sealed entries back to back."""
         if not entries:
             return b""
+        if len(entries) == 1 and entries[0] is self._lone:
+            return self._blob
+        self._lone = entries[0] if len(entries) == 1 else None
         first, last = entries[0].id, entries[-1].id
         if first != self._first or last != self._last:
             self._blob = encode_entries(entries)
@@ -126,18 +133,14 @@ class PeerLink:
         """Queue a message for the next `flush`; without a connection it is dropped."""
         if self.sock is None:
             self.dropped_count += 1
-        elif isinstance(message, AppendRequest | RepairAnswer) and message.entries:
+        elif isinstance(message, _BEARERS) and message.entries:
             self._post_entries(message)
         elif isinstance(message, AppendRequest):
             self._post_heartbeat(message)
-        else:
-            self._post_small(message)
-
-    def _post_small(self, message: PeerMessage) -> None:
-        if len(self._small) >= SMALL_COUNT_MAX:
+        elif len(self._small) >= SMALL_COUNT_MAX:
             self.dropped_count += 1
-            return
-        self._small.append(message)
+        else:
+            self._small.append(message)
 
     def _post_entries(self, request: AppendRequest | RepairAnswer) -> None:
         size_bytes = _entries_bytes(request)
@@ -178,20 +181,21 @@ class PeerLink:
             return False
         end_bytes = self.sent_bytes + FLUSH_BYTES_MAX
         while True:
-            if self._partial is None:
+            data: bytes | memoryview | None = self._partial
+            if data is None:
                 if self.sent_bytes >= end_bytes:
                     return self.has_waiting
                 data = self._next_bytes()
                 if not data:
                     return False
-                self._partial = memoryview(data)
             try:
-                sent = self.sock.send(self._partial)
+                sent = self.sock.send(data)
             except BlockingIOError:
+                self._partial = memoryview(data)
                 return True
             self.sent_bytes += sent
-            if sent < len(self._partial):
-                self._partial = self._partial[sent:]
+            if sent < len(data):
+                self._partial = memoryview(data)[sent:]
                 continue
             self._partial = None
             if not (self._ordered or self._small or self._chunks or self._twin):
@@ -199,8 +203,10 @@ class PeerLink:
 
     def _next_bytes(self) -> bytes:
         """Return whole frames, the overtaking ones first, up to about SEND_BYTES."""
-        frames: list[bytes] = []
-        room = SEND_BYTES
+        if not self.has_waiting:
+            return b""
+        frame = self._next_frame()
+        frames, room = [frame], SEND_BYTES - len(frame)
         while room > 0 and (self._ordered or self._small or self._chunks or self._twin):
             frame = self._next_frame()
             frames.append(frame)
@@ -210,7 +216,7 @@ class PeerLink:
     def _next_frame(self) -> bytes:
         """Return the next frame of what waits: small messages overtake entries, also between two chunks of one blob."""
         if self._small:
-            return encode_frames(encode_message(self._small.popleft()))[0]
+            return encode_frame(encode_message(self._small.popleft()))
         if self._twin is not None:
             twin, self._twin = self._twin, None
             return encode_frames(encode_message(twin))[0]
@@ -229,6 +235,7 @@ class PeerLink:
 
 def _entries_bytes(request: AppendRequest | RepairAnswer) -> int:
     """Return the size of a request's entries; positions have no gaps."""
-    if not request.entries:
-        return 0
-    return request.entries[-1].end_position - request.entries[0].position
+    entries = request.entries
+    if len(entries) == 1:
+        return entries[0].size_bytes
+    return entries[-1].end_position - entries[0].position if entries else 0

@@ -11,7 +11,7 @@ import logging
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NoReturn
 
 import trio
 
@@ -228,9 +228,10 @@ class PeerLinks:
                 self._end_incoming(incoming)
                 return
             try:
-                for frame in incoming.decoder.feed(self._buffer[:count]):
-                    message = decode_message(frame.header, frame.blob)
-                    _check_source(message, incoming.node_id)
+                for header, blob in incoming.decoder.feed(self._buffer[:count]):
+                    message = decode_message(header, blob)
+                    if message.source != incoming.node_id:
+                        _refuse_source(message, incoming.node_id)
                     deliver(message)
             except ForkedError as error:
                 self._part_from(incoming, error)
@@ -312,9 +313,8 @@ class PeerLinks:
         incoming.sock.close()
 
 
-def _check_source(message: PeerMessage, node_id: NodeId) -> None:
-    if message.source != node_id:
-        raise PeerProtocolError(f"a message of {message.source} came from {node_id}")
+def _refuse_source(message: PeerMessage, node_id: NodeId) -> NoReturn:
+    raise PeerProtocolError(f"a message of {message.source} came from {node_id}")
 
 
 def _has_ended(sock: socket.socket) -> bool:

@@ -49,7 +49,7 @@ class LogWriter:
         index: LogIndex,
         *,
         segment_size_bytes: int,
-        page_cache_bytes: int,
+        stale: StalePages,
         syncs: bool,
     ) -> None:
         """Start from an opened log, whose entries are all durable.
@@ -60,7 +60,7 @@ class LogWriter:
             row: the segments.
             index: the entries.
             segment_size_bytes: a segment is finished before it would exceed this.
-            page_cache_bytes: what is written stays in the page cache so far before the log's end.
+            stale: knows what is to be given up of the page cache as the log grows.
             syncs: False: entries count as durable once they are written (LogConfig.fsync).
         """
         self.durable_index = index.layout.last_index
@@ -70,7 +70,7 @@ class LogWriter:
         self._row = row
         self._index = index
         self._segment_size_bytes = segment_size_bytes
-        self._stale = StalePages(index.layout.end_position, page_cache_bytes)
+        self._stale = stale
         self._syncs = syncs
         self._pending: deque[Entry] = deque()
         self._cut_index: Index | None = None
@@ -223,25 +223,26 @@ class LogWriter:
             batch.roll = self._plan_roll(segment, first)
             batch.finished = batch.roll.finished
             segment = batch.roll.segment
-        limit = max(segment.first_position + self._segment_size_bytes, first.end_position)
-        limit = min(limit, max(first.position + WRITE_BATCH_BYTES_MAX, first.end_position))
+        position, end_position, pending = first.position, first.end_position, self._pending
+        limit = max(segment.first_position + self._segment_size_bytes, end_position)
+        limit = min(limit, max(position + WRITE_BATCH_BYTES_MAX, end_position))
         parts: list[bytes] = []
         units: list[bytes] = []
         last = first
-        while self._pending and self._pending[0].end_position <= limit:
-            last = self._pending.popleft()
+        while pending and (end := pending[0].end_position) <= limit:
+            last, end_position = pending.popleft(), end
             parts += (last.header, last.body)
             units.append(index_unit_of(last.header))
         self._handed_index = last.index
         assert parts, f"entry {first.id} does not fit the segment that was made for it"
         batch.last_index = last.index
         batch.entry_count = last.index - first.index + 1
-        batch.size_bytes = last.end_position - first.position
+        batch.size_bytes = end_position - position
         batch.segment = segment
-        batch.position = first.position
+        batch.position = position
         batch.parts = parts
-        batch.data_bytes = max(self._segment_size_bytes, last.end_position - segment.first_position)
-        batch.stale = self._stale.take(self._row, last.end_position)
+        batch.data_bytes = max(self._segment_size_bytes, end_position - segment.first_position)
+        batch.stale = self._stale.take(self._row, end_position)
         if self._syncs:
             batch.units = b"".join(units)
 

@@ -291,10 +291,11 @@ class LoadPlanner:
 
     def _read_resident(self, number: int) -> tuple[Position, memoryview] | None:
         """Read a part of known checksum anew, if the system has it in memory; None if not, or it is damaged."""
+        position = Position(number << PART_BITS)
+        self._log.note_reader(position)
         checksum = self._cache.checksum(number)
         if checksum is None:
             return None
-        position = Position(number << PART_BITS)
         data = self._log.read_resident(position, PART_BYTES)
         if data is None or crc32c(data) != checksum:
             return None

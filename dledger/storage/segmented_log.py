@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from dledger.codec.entry import EntryFormatError, chain_crc, check_entry, seal
+from dledger.codec.entry import EntryFormatError, chain_crc, check_entry, is_right_after, seal
 from dledger.codec.log_start import LogStart
 from dledger.errors import CorruptionError, PeerProtocolError, UsageError
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
@@ -40,7 +40,7 @@ from dledger.storage.sealed_index import PageCache, SealedIndex, WrittenEntries
 from dledger.storage.segment import Segment, StorePaths
 from dledger.storage.segment_list import SegmentList
 from dledger.storage.shortage import Shortage
-from dledger.storage.stale_pages import usual_kept_bytes
+from dledger.storage.stale_pages import StalePages, usual_kept_bytes
 from dledger.storage.write_batch import WriteBatch
 
 SEGMENT_SIZE_BYTES = 256 * 1024 * 1024
@@ -83,16 +83,18 @@ class SegmentedLog:
         self._layout = opened.index.layout
         self._cache = EntryCache(cache_bytes_max)
         self._reader = SegmentReader(disk, paths, self._row, self._index)
+        self._stale = StalePages(self._layout.end_position, page_cache_bytes)
         self._writer = LogWriter(
             disk,
             paths,
             self._row,
             self._index,
             segment_size_bytes=segment_size_bytes,
-            page_cache_bytes=page_cache_bytes,
+            stale=self._stale,
             syncs=syncs,
         )
         self._finished: SealedIndex | None = None
+        self._seen_next: tuple[Entry, int] | None = None
         self.begun_count = 0
         self.recovery_notes: tuple[str, ...] = tuple(opened.notes)
         self.notes: list[tuple[str, dict[str, object]]] = []
@@ -172,10 +174,10 @@ class SegmentedLog:
     @property
     def durable_id(self) -> EntryId:
         """Term and index of the last durable entry."""
-        index = self._writer.durable_index
-        if index < self._layout.first_index - 1:
+        index, layout = self._writer.durable_index, self._layout
+        if index < layout.first_index - 1:
             return EntryId(NO_TERM, NO_INDEX)  # begun anew, and not even that is durable
-        term = self._layout.term_of(index)
+        term = layout.last_term if index == layout.last_index else layout.term_of(index)
         assert term is not None, f"the durable entry {index} left the log"
         return EntryId(term, index)
 
@@ -190,6 +192,20 @@ class SegmentedLog:
         return self._writer.latch.reason
 
     # Changing the log.
+
+    def is_next(self, entry: Entry) -> bool:
+        """Return whether a sealed entry follows this log directly, and is right in all that `append` verifies.
+
+        It need not be verified again when it is appended now.
+        """
+        layout = self._layout
+        if entry.index != layout.last_index + 1 or entry.position != layout.end_position:
+            return False
+        chain = self._index.last_chain_crc
+        if not is_right_after(entry, chain):
+            return False
+        self._seen_next = entry, chain
+        return True
 
     def append(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
         """Put entries after the end, sealing those without a header; all or none.
@@ -212,6 +228,7 @@ class SegmentedLog:
         index, term = layout.last_index + 1, layout.last_term
         position: int = layout.end_position
         chain = log_index.last_chain_crc
+        seen, self._seen_next = self._seen_next, None
         sealed: list[Entry] = []
         chains: list[int] = []
         for entry in entries:
@@ -221,9 +238,12 @@ class SegmentedLog:
                     f"entry {entry.id} at position {entry.position} does not follow entry "
                     f"{index - 1}@{term}, which ends at {position}"
                 )
-            stored = entry if entry.header else seal(entry, chain)
-            if entry.header:
-                _check_from_peer(entry, chain)
+            if not entry.header:
+                stored = seal(entry, chain)
+            else:
+                stored = entry
+                if seen is None or seen[0] is not entry or seen[1] != chain:
+                    _check_from_peer(entry, chain)
             chain = chain_crc(stored)
             sealed.append(stored)
             chains.append(chain)
@@ -549,6 +569,10 @@ class SegmentedLog:
             (self._reader.file_place(start), size)
             for start, size, _ in self._row.pieces(position, size_bytes)
         ]
+
+    def note_reader(self, position: Position) -> None:
+        """Note that somebody reads on from a position, and will want what follows."""
+        self._stale.note_reader(position)
 
     def read_resident(self, position: Position, size_bytes: int) -> bytes | bytearray | None:
         """Return durable bytes of the log, not verified, if the system has all of them in memory; None if not."""

@@ -2,8 +2,8 @@
 
 The system keeps what was written until its memory is full. On most virtual machines memory is backed only when it is
 touched, and a fresh page then costs its writer several times the write. So a log that grows fast gives pages back and
-gets them again, still backed. Whoever reads further back reads from the device, and what was read stays in memory as
-long as the system likes: bytes are given up once.
+gets them again, still backed. What a late reader is about to read stays, as long as it goes on reading. Bytes are given
+up once: whoever reads further back reads from the device, and brings back what stays as long as the system likes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,19 @@ KEPT_BYTES_MIN: Final = 1024 * 1024 * 1024
 
 MEMORY_SHARE: Final = 16
 
+READER_BYTES: Final = 256 * 1024 * 1024
+"""A reader is one that goes on: it was seen while the log grew by so much, or by twice as much."""
+
+GIVEN_UP_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Given up with one batch, which has 4 MiB at most: once a late reader is gone there may be much."""
+
 
 def usual_kept_bytes(disk: Disk) -> int:
     """Return how much of a log stays in memory unless somebody says otherwise."""
     return max(KEPT_BYTES_MIN, disk.memory_bytes() // MEMORY_SHARE)
+
+
+_NOBODY: Final = Position(1 << 63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +71,33 @@ class StalePages:
         """
         self._end = end
         self._kept_bytes = kept_bytes
+        self._read_since = end  # the log ended there when `_lowest_read` was begun
+        self._lowest_read = self._lowest_read_before = _NOBODY
 
     def begin(self, position: Position) -> None:
         """Begin with another log, which begins there."""
-        self._end = position
+        self._end = self._read_since = position
+        self._lowest_read = self._lowest_read_before = _NOBODY
+
+    def note_reader(self, position: Position) -> None:
+        """Note that somebody reads on from a position: what follows stays for a while."""
+        self._lowest_read = min(self._lowest_read, position)
 
     def take(self, row: SegmentList, end: Position) -> list[StaleRange]:
         """Return what is to be given up, once, now that the log ends there; mostly nothing."""
-        stale_end = Position(end - self._kept_bytes)
+        if end - self._read_since >= READER_BYTES:
+            self._lowest_read_before, self._lowest_read = self._lowest_read, _NOBODY
+            self._read_since = end
         start = max(self._end, row[0].first_position)
+        stale_end = min(
+            end - self._kept_bytes,
+            self._lowest_read,
+            self._lowest_read_before,
+            start + GIVEN_UP_BYTES_MAX,
+        )
         if stale_end - start < STEP_BYTES:
             return []
-        segment, _ = row.find(stale_end)
+        segment, _ = row.find(Position(stale_end))
         stale_end = Position(stale_end - (stale_end - segment.first_position) % STEP_BYTES)
         self._end = max(self._end, stale_end)
         return [

@@ -50,6 +50,9 @@ def pulled_messages(
     Raises:
         ConnectionLostError: the records cannot be read, or their offsets do not rise towards the next one.
     """
+    messages = _compiled(records, queue, subscription, offset=offset, next_offset=next_offset)
+    if messages is not None:
+        return messages
     try:
         messages = _plain(records, queue, subscription, offset=offset, next_offset=next_offset)
     except (struct.error, UnicodeDecodeError):
@@ -95,6 +98,26 @@ def _topic_piece(topic: str) -> bytes | None:
     if is_retry_topic(topic) or not 0 < len(name) <= TOPIC_BYTES_MAX_V1:
         return None
     return len(name).to_bytes(1, "big") + name
+
+
+def _compiled(
+    records: bytes,
+    queue: MessageQueue,
+    subscription: TopicSubscription,
+    *,
+    offset: QueueOffset,
+    next_offset: QueueOffset,
+) -> tuple[ReceivedMessage, ...] | None:
+    """Do what `_plain` does by compiled code; None where another way is needed."""
+    topic = queue.topic
+    topic_piece = _topic_piece(topic)
+    if topic_piece is None:
+        return None
+    messages = compiled.received_messages(
+        *(records, topic_piece, queue.queue_id, offset, next_offset),
+        *(topic, queue, subscription.tags or None, crc32, ReceivedMessage),
+    )
+    return None if messages is None else tuple(messages)
 
 
 def _plain_records(
@@ -151,15 +174,6 @@ def _plain(
 ) -> tuple[ReceivedMessage, ...] | None:
     """Return the messages of plain records; None, or what `_plain_records` raises, where the general way is needed."""
     topic, wanted_tags = queue.topic, subscription.tags
-    topic_piece = _topic_piece(topic)
-    if topic_piece is None:
-        return None
-    received = compiled.received_messages(
-        *(records, topic_piece, queue.queue_id, offset, next_offset),
-        *(topic, queue, wanted_tags or None, crc32, ReceivedMessage),
-    )
-    if received is not None:
-        return tuple(received)
     found = _plain_records(records, queue, offset=offset, next_offset=next_offset)
     if found is None:
         return None

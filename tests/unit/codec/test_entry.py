@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from crc32c import crc32c
 from hypothesis import given
@@ -18,8 +19,10 @@ from dledger.codec.entry import (
     decode_entry,
     decode_header,
     decode_known,
+    decode_lone,
     find_headers,
     index_unit_of,
+    is_right_after,
     seal,
 )
 from dledger.codec.index_unit import EntryColumns, decode_unit
@@ -156,6 +159,45 @@ def test_check_entry_finds_a_header_of_another_entry() -> None:
         check_entry(swapped)
     with pytest.raises(EntryFormatError, match="chain crc"):
         check_entry(second, 0)
+
+
+@given(st.binary(max_size=40), st.integers(0, 100), st.integers(0, 8), st.integers(-60, 20))
+def test_a_lone_entry_is_decoded_as_any_other(
+    body: bytes, at: int, bit: int, more_bytes: int
+) -> None:
+    data = bytearray(seal(entry(3, body), 7).header + body)
+    data = data[:more_bytes] if more_bytes < 0 else data + bytes(more_bytes)
+    if at < len(data) and bit < 8:
+        data[at] ^= 1 << bit
+    try:
+        found = decode_entries(bytes(data))
+    except EntryFormatError:
+        found = ()
+    assert decode_lone(memoryview(data)) == (found[0] if len(found) == 1 else None)
+
+
+@given(st.binary(max_size=40), st.integers(0, 100), st.integers(0, 8), st.integers(0, 4))
+def test_an_entry_is_right_where_nothing_is_wrong_with_it(
+    body: bytes, at: int, bit: int, other: int
+) -> None:
+    sealed = seal(entry(3, body), 7)
+    header = bytearray(sealed.header)
+    if at < len(header) and bit < 8:
+        header[at] ^= 1 << bit
+    changed = msgspec.structs.replace(
+        sealed,
+        header=bytes(header),
+        body=body + b"x" * (other == 1),
+        position=Position(other == 2),
+        term=Term(3) if other == 3 else sealed.term,
+    )
+    prev_chain_crc = 8 if other == 4 else 7
+    try:
+        check_entry(changed, prev_chain_crc)
+    except EntryFormatError:
+        assert not is_right_after(changed, prev_chain_crc)
+    else:
+        assert is_right_after(changed, prev_chain_crc)
 
 
 def test_many_entries_back_to_back() -> None:

@@ -40,6 +40,9 @@ class FakeEngine:
         self.is_persisting = bool(self.jobs)
         return self.jobs.pop(0) if self.jobs else None
 
+    def release(self, _job: Job) -> bool:
+        return True
+
     def end_persist(self, job: Job, now_ms: int) -> None:
         self.is_persisting = False
         self.ended.append(job)
@@ -53,8 +56,14 @@ class Bench:
         self.engine: Any = FakeEngine()
         nothing: Any = None
         self.pace = SyncPace(slow_disk_ms=1000)
+        self.sent_before: list[int] = []
         self.writer = DiskWriter(
-            self.engine, nothing, nothing, pace=self.pace, on_full=lambda: None
+            self.engine,
+            nothing,
+            nothing,
+            pace=self.pace,
+            on_released=lambda: self.sent_before.append(len(self.engine.ended)),
+            on_full=lambda: None,
         )
         self._descriptor = self.writer.open()
 
@@ -87,6 +96,7 @@ def test_a_quick_write_is_waited_for_and_wakes_nobody(bench: Bench) -> None:
             bench.writer.take_written()
         bench.writer.write()  # what came while it ran
     assert bench.engine.ended == jobs
+    assert bench.sent_before == list(range(50)), "what waited for a write leaves first"
 
 
 def slow_by_its_past(bench: Bench) -> None:

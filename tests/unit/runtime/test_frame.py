@@ -49,6 +49,38 @@ def test_what_is_encoded_is_decoded_in_any_cut(said: list[tuple[bytes, bytes]]) 
     assert decoder.is_between_frames
 
 
+@given(
+    st.binary(max_size=30),
+    st.binary(max_size=30),
+    st.integers(0, 100),
+    st.integers(0, 8),
+    st.integers(-6, 6),
+    st.booleans(),
+)
+def test_a_lone_frame_is_cut_as_any_other(
+    header: bytes, blob: bytes, at: int, bit: int, more_bytes: int, is_open: bool
+) -> None:
+    """What comes in one piece has a way of its own; in two pieces it has not."""
+    data = bytearray(encode_frame(header, blob))
+    data = data[:more_bytes] if more_bytes < 0 else data + bytes(more_bytes)
+    if at < len(data) and bit < 8:
+        data[at] ^= 1 << bit
+    found: list[object] = []
+    for pieces in ([bytes(data)], [bytes(data[:1]), bytes(data[1:])]):
+        decoder = new_decoder(blob_bytes_max=20)
+        if is_open:
+            decoder.feed(encode_frame(b"H", b"begun", goes_on=True))
+        try:
+            frames = [frame for piece in pieces for frame in plain(decoder.feed(piece))]
+        except PeerProtocolError as error:
+            found.append(str(error))
+        else:
+            found.append(
+                (frames, decoder.ended_count, decoder.need_bytes, decoder.is_between_frames)
+            )
+    assert found[0] == found[1]
+
+
 def test_layout_is_as_documented() -> None:
     frame = encode_frame(b"HD", b"blob")
     assert struct.unpack_from(">I", frame)[0] == len(frame) - 4

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from copy import copy
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dledger.codec.entry import seal
 from dledger.codec.frame import FrameDecoder
-from dledger.codec.rpc import decode_message
+from dledger.codec.rpc import decode_message, encode_entries
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import Index, NodeId, Position, Term
 from dledger.raft.messages import AppendRequest, Message, VoteRequest
@@ -181,6 +184,22 @@ def test_entries_are_joined_once_for_all_members() -> None:
     assert cache.encode(request.entries) is cache.encode(request.entries)
     assert cache.encode(append_request(1, b"other").entries) != cache.encode(request.entries)
     assert cache.encode(()) == b""
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.booleans()), max_size=20))
+def test_a_blob_is_always_that_of_its_entries(asked: list[tuple[int, int, bool]]) -> None:
+    """Entries of one name are the same entries, whether or not they are the same objects."""
+    row: list[Entry] = []
+    for number in range(8):
+        position = row[-1].end_position if row else Position(0)
+        index, body = Index(number + 1), b"x" * number
+        row.append(seal(Entry(index, Term(2), position, EntryKind.NORMAL, body), number))
+    cache = BlobCache()
+    for first, count, is_copied in asked:
+        entries = tuple(row[first : first + count])
+        if is_copied:
+            entries = tuple(map(copy, entries))
+        assert cache.encode(entries) == encode_entries(entries)
 
 
 def test_a_closed_socket_is_an_error_of_flush(wire: Wire) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger.raft.ids import Index
+from dledger.raft.ids import Index, Position
 from dledger.storage import stale_pages
 from dledger.storage.posix import PosixDisk
 from dledger.storage.scan import ChainEnd
@@ -147,6 +147,55 @@ def test_segments_that_are_gone_are_passed_over(monkeypatch: pytest.MonkeyPatch)
     pages = StalePages(log.layout.position_of(Index(1)), 0)
     row.take_front(1)
     assert pages.take(row, log.end_position) == ranges[1:]
+
+
+def noted(log: SegmentedLog, position: int) -> None:
+    log.note_reader(Position(position))
+
+
+def test_what_a_late_reader_is_about_to_read_stays_while_it_goes_on(
+    given_up: GivenUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stale_pages, "READER_BYTES", 1000)
+    log = open_log(SimDisk(Random(0)), 500)
+    for place in range(0, 6000, 300):  # it reads half as fast as the log grows
+        noted(log, place)
+        write(log, 552)
+        assert not given_up.ranges or given_up.ranges[-1][1] <= place
+    assert given_up.ranges[-1][1] >= 4500, "what it has read, but for the last two thousand"
+    for _ in range(4):  # and is seen no more
+        write(log, 552)
+    assert given_up.ranges[-1][1] == log.end_position - 500
+    bounds = [0, *(end for _, end in given_up.ranges)]
+    assert [begin for begin, _ in given_up.ranges] == bounds[:-1]
+
+
+def test_a_reader_of_what_was_given_up_keeps_what_comes(
+    given_up: GivenUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stale_pages, "READER_BYTES", 1000)
+    log = open_log(SimDisk(Random(0)), 0)
+    write(log, 552, 552)
+    assert given_up.ranges[-1][1] == 1200
+    for _ in range(5):
+        noted(log, 0)
+        write(log, 552)
+    assert given_up.ranges[-1][1] == 1200
+
+
+def test_much_is_given_up_in_several_batches(
+    given_up: GivenUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stale_pages, "GIVEN_UP_BYTES_MAX", 900)
+    log = open_log(SimDisk(Random(0)), 0)
+    noted(log, 0)
+    write(log, 552, 552, 552, 552)
+    monkeypatch.setattr(stale_pages, "READER_BYTES", 0)
+    ends = []
+    for _ in range(6):
+        write(log, 52)
+        ends.append(given_up.ranges[-1][1] if given_up.ranges else 0)
+    assert ends == [0, 900, 1800, 2700, 2900, 3000]
 
 
 def test_the_system_is_told_and_the_bytes_stay(
