@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Iterable
 from typing import Any, Final, cast
 
 import trio
@@ -66,6 +67,10 @@ class MemberSocket(ssl.SSLSocket):
                     break
                 raise BlockingIOError from error
         return sent
+
+    def sendmsg(self, buffers: Iterable[Any]) -> int:  # type: ignore[override]  # the base class has none
+        """Send pieces as if they were one."""
+        return self.send(b"".join(buffers))
 
 
 async def connect_member(peer: Peer, tls: MemberTls | None) -> socket.socket:
