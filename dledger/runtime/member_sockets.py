@@ -68,9 +68,16 @@ class MemberSocket(ssl.SSLSocket):
                 raise BlockingIOError from error
         return sent
 
-    def sendmsg(self, buffers: Iterable[Any]) -> int:  # type: ignore[override]  # the base class has none
-        """Send pieces as if they were one."""
-        return self.send(b"".join(buffers))
+
+def send_pieces(sock: socket.socket, pieces: Iterable[bytes | bytearray | memoryview]) -> int:
+    """Send pieces as one, in one call; return how many bytes the kernel took.
+
+    Raises:
+        OSError: as `send`.
+    """
+    if isinstance(sock, MemberSocket):
+        return sock.send(b"".join(pieces))  # it is copied to be encrypted anyhow
+    return sock.sendmsg(pieces)
 
 
 async def connect_member(peer: Peer, tls: MemberTls | None) -> socket.socket:

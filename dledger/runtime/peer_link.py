@@ -22,6 +22,7 @@ from dledger.codec.rpc import encode_message, entries_in_pieces
 from dledger.raft.entry import Entry
 from dledger.raft.ids import EntryId
 from dledger.raft.messages import AppendRequest, PeerMessage, RepairAnswer
+from dledger.runtime.member_sockets import send_pieces
 
 QUEUE_BYTES_MAX: Final = 64 * 1024 * 1024
 """Entries that wait for one member; a single larger request is still taken when nothing waits."""
@@ -183,7 +184,7 @@ class PeerLink:
                 if not self._partial:
                     return False
             try:
-                sent = self.sock.sendmsg(self._partial)
+                sent = send_pieces(self.sock, self._partial)
             except BlockingIOError:
                 return True
             self.sent_bytes += sent

@@ -192,10 +192,12 @@ def test_entries_are_encoded_once_for_members_that_get_the_same() -> None:
 
 def test_a_large_body_is_sent_from_where_it_is() -> None:
     request = append_request(0, bytes(MEBI))
-    for frame in FrameCache().encode(encode_message(request), request.entries):
-        last = frame[-1]
-        assert isinstance(last, memoryview)
-        assert last.obj is request.entries[0].body
+    frames = FrameCache().encode(encode_message(request), request.entries)
+    views = [frame[-1] for frame in frames]
+    assert len(views) == 5
+    assert {isinstance(view, memoryview) and id(view.obj) for view in views} == {
+        id(request.entries[0].body)
+    }
 
 
 def test_a_closed_socket_is_an_error_of_flush(wire: Wire) -> None:
