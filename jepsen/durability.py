@@ -175,8 +175,8 @@ def facts_of(calls: Iterable[SystemCall]) -> Iterator[Fact]:
                 stream = streams.setdefault(
                     (call.who, call.path), FrameDecoder(blob_bytes_max=BLOB_BYTES_MAX)
                 )
-                for header, blob in stream.feed(call.data):
-                    yield from _facts_of_frame(call.who, header, bytes(blob))
+                for frame in stream.feed(call.data):
+                    yield from _facts_of_frame(call.who, frame.header, bytes(frame.blob))
             case _:
                 continue
 

@@ -41,7 +41,7 @@ from broker.settings.tls import CONFIG_FILE, TlsSettings, read_tls
 from broker.tls.file import with_tls_file
 from broker.tls.keeper import TlsKeeper, tls_warnings
 from dledger import ConfigError, DiskFailedError
-from dledger.runtime.allocator import use_one_arena
+from dledger.runtime.allocator import tune_allocator
 from dledger.runtime.descriptors import raise_limit
 from dledger.runtime.secret_file import SecretFile
 from dledger.runtime.stop_signals import STOP_S_MAX, handle_stop_signals
@@ -380,7 +380,7 @@ def _ipv4(host: str) -> str:
 async def _serve(config: BrokerConfig, console: Console) -> None:
     """Run one node until a signal; it is announced as ready once the log is recovered and clients are accepted."""
     raise_limit()
-    use_one_arena()
+    tune_allocator()
     try:
         broker = Broker(config)
     except OSError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -22,7 +22,7 @@ from dledger.codec.index_unit import EntryColumns, IndexUnit
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import Index, Position, Term
 
-Bytes = bytes | memoryview
+Bytes = bytes | bytearray | memoryview
 """The bytes that entries are decoded from."""
 
 _HEADER = struct.Struct(
@@ -302,6 +302,26 @@ def decode_entries(
         prev_chain_crc = chain_crc(entry)
         at += entry.size_bytes
     return tuple(entries)
+
+
+def decode_pieces(pieces: Sequence[Bytes]) -> tuple[Entry, ...]:
+    """Decode what `decode_entries` would of the pieces as one; a single entry, of its size, is copied once only.
+
+    Raises:
+        EntryFormatError: names the place.
+    """
+    if len(pieces) == 1:
+        return decode_entries(pieces[0])
+    if not pieces or len(pieces[0]) < ENTRY_HEADER_BYTES:
+        return decode_entries(b"".join(pieces))
+    first = pieces[0]
+    header = decode_header(first)
+    if header.size_bytes != sum(map(len, pieces)):
+        return decode_entries(b"".join(pieces))
+    header_bytes = bytes(first[:ENTRY_HEADER_BYTES])
+    body = b"".join((memoryview(first)[ENTRY_HEADER_BYTES:], *pieces[1:]))
+    _check_crcs(header_bytes, body, header, prev_chain_crc=None, offset=0)
+    return (Entry(header.index, header.term, header.position, header.kind, body, header_bytes),)
 
 
 def decode_known(data: bytes, chain_crcs: Iterable[int], prev_chain_crc: int) -> list[Entry]:

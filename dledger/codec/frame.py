@@ -17,7 +17,7 @@ Knows neither sockets nor what a header means.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -25,7 +25,7 @@ import crc32c
 
 from dledger.errors import PeerProtocolError
 
-Buffer = bytes | memoryview
+Buffer = bytes | bytearray | memoryview
 
 CHUNK_BYTES: Final = 256 * 1024
 """Largest piece of a blob in one frame: 2 ms at 1 Gbit/s, far below a heartbeat interval."""
@@ -38,6 +38,9 @@ FRAME_BYTES_MAX: Final = 8 + HEADER_BYTES_MAX + CHUNK_BYTES
 
 BLOB_GOES_ON: Final = 0x8000_0000
 
+_VIEWS_MAX: Final = 64
+"""Chunks of one blob that are looked at where they were fed, before they are copied together."""
+
 _LENGTH = Struct(">I")
 _CRC_AND_HEADER_LENGTH = Struct(">II")
 _HEADER_LENGTH = Struct(">I")
@@ -46,13 +49,18 @@ _HEAD_BYTES: Final = 12
 
 
 class Frame(NamedTuple):
-    """A header with its whole blob.
+    """A header with its whole blob, in one or more pieces.
 
-    The blob may be a view of the bytes that were fed: read it before they are overwritten.
+    Pieces may be views of the bytes that were fed: read them before they are overwritten.
     """
 
     header: bytes
-    blob: Buffer
+    pieces: tuple[Buffer, ...]
+
+    @property
+    def blob(self) -> Buffer:
+        """The pieces as one; they are copied if they are more."""
+        return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
 
 
 def encode_frame(header: bytes, blob: Buffer = b"", *, goes_on: bool = False) -> bytes:
@@ -60,31 +68,53 @@ def encode_frame(header: bytes, blob: Buffer = b"", *, goes_on: bool = False) ->
 
     An empty header makes it a further chunk of the open blob.
     """
-    header_bytes, blob_bytes = len(header), len(blob)
+    assert len(blob) <= CHUNK_BYTES, f"blob of {len(blob)} bytes"
+    return b"".join((_beginning(header, (blob,), goes_on=goes_on), header, blob))
+
+
+def _beginning(header: bytes, chunk: Sequence[Buffer], *, goes_on: bool) -> bytes:
+    """Return what stands before header and chunk in their frame."""
+    header_bytes, blob_bytes = len(header), 0
     assert header_bytes <= HEADER_BYTES_MAX, f"header of {header_bytes} bytes"
-    assert blob_bytes <= CHUNK_BYTES, f"blob of {blob_bytes} bytes"
     header_length = header_bytes | (BLOB_GOES_ON if goes_on else 0)
     crc = crc32c.crc32c(header, crc32c.crc32c(_HEADER_LENGTH.pack(header_length)))
-    if blob:
-        crc = crc32c.crc32c(blob, crc)
-    return b"".join((_HEAD.pack(8 + header_bytes + blob_bytes, crc, header_length), header, blob))
+    for piece in chunk:
+        crc = crc32c.crc32c(piece, crc)
+        blob_bytes += len(piece)
+    return _HEAD.pack(8 + header_bytes + blob_bytes, crc, header_length)
 
 
 def encode_frames(header: bytes, blob: Buffer = b"") -> list[bytes]:
     """Encode the frames of a header and a blob of any size, in order."""
+    return [b"".join(frame) for frame in frames_in_pieces(header, (blob,))]
+
+
+def frames_in_pieces(header: bytes, blob: Sequence[Buffer]) -> list[list[Buffer]]:
+    """Encode the frames of a header and a blob in pieces, in order; nothing of the blob is copied."""
     assert header, "only a further chunk has no header"
-    if len(blob) <= CHUNK_BYTES:
-        return [encode_frame(header, blob)]
-    view = memoryview(blob)
-    firsts = range(0, len(view), CHUNK_BYTES)
-    return [
-        encode_frame(
-            header if first == 0 else b"",
-            view[first : first + CHUNK_BYTES],
-            goes_on=first != firsts[-1],
-        )
-        for first in firsts
-    ]
+    chunks = [list(blob)] if sum(map(len, blob)) <= CHUNK_BYTES else list(_chunks(blob))
+    frames: list[list[Buffer]] = []
+    for number, chunk in enumerate(chunks, 1):
+        beginning = _beginning(header, chunk, goes_on=number < len(chunks))
+        frames.append([beginning + header, *chunk])
+        header = b""
+    return frames
+
+
+def _chunks(blob: Sequence[Buffer]) -> Iterator[list[Buffer]]:
+    """Cut a blob into chunks of CHUNK_BYTES, and the last one of what is left."""
+    chunk: list[Buffer] = []
+    room = CHUNK_BYTES
+    for piece in blob:
+        view = memoryview(piece)
+        while view:
+            if not room:
+                yield chunk
+                chunk, room = [], CHUNK_BYTES
+            part, view = view[:room], view[room:]
+            chunk.append(part)
+            room -= len(part)
+    yield chunk
 
 
 class FrameDecoder:
@@ -105,6 +135,7 @@ class FrameDecoder:
         "_open_header",
         "_pieces",
         "_rest",
+        "_views",
         "ended_count",
     )
 
@@ -121,6 +152,7 @@ class FrameDecoder:
         self._need = 4
         self._open_header: bytes | None = None
         self._pieces: list[bytearray] = []
+        self._views: list[memoryview] = []
         self._blob_bytes = 0
         self.ended_count = 0
 
@@ -134,6 +166,7 @@ class FrameDecoder:
         self._rest = bytearray()
         self._open_header = None
         self._pieces = []
+        self._views = []
         self._blob_bytes = 0
 
     @property
@@ -164,15 +197,21 @@ class FrameDecoder:
         Raises:
             PeerProtocolError: a bound, a checksum or the order of chunks is violated.
         """
-        if not self._rest:
-            view = memoryview(data)
-            lone = self._lone(view)
-            return self._cut(view) if lone is None else [lone]
-        self._rest += data
-        if len(self._rest) < self._need:
-            return []
-        whole, self._rest = self._rest, bytearray()
-        return self._cut(memoryview(whole))
+        view = memoryview(data)
+        lone = None if self._rest else self._lone(view)
+        if lone is not None:
+            return [lone]
+        frames: list[Frame] = []
+        while self._rest:
+            lacking = self._need - len(self._rest)
+            self._rest += view[:lacking]
+            if len(self._rest) < self._need:
+                return []
+            whole, self._rest = self._rest, bytearray()
+            view, frames = view[lacking:], self._cut(memoryview(whole))
+        frames += self._cut(view)
+        self._keep_views()
+        return frames
 
     def _lone(self, view: memoryview) -> Frame | None:
         """Return the frame if that is all there is, whole, right and no chunk, as for one sender that waits; else None.
@@ -195,7 +234,7 @@ class FrameDecoder:
             return None
         self._need = 4
         self.ended_count += 1
-        return Frame(bytes(view[_HEAD_BYTES:blob_at]), view[blob_at:])
+        return Frame(bytes(view[_HEAD_BYTES:blob_at]), (view[blob_at:],))
 
     def _cut(self, view: memoryview) -> list[Frame]:
         """Remove the whole frames from the front of the buffer, and keep the bytes of an unfinished one."""
@@ -236,7 +275,7 @@ class FrameDecoder:
         if header and not goes_on:
             self._check_blob_size(len(blob))
             self.ended_count += self._open_header is None
-            return Frame(header, blob)
+            return Frame(header, (blob,))
         return self._add_chunk(header, blob, goes_on=goes_on)
 
     def _add_chunk(self, header: bytes, chunk: memoryview, *, goes_on: bool) -> Frame | None:
@@ -249,22 +288,31 @@ class FrameDecoder:
             raise PeerProtocolError("a chunk belongs to no blob")
         self._blob_bytes += len(chunk)
         self._check_blob_size(self._blob_bytes)
-        # No piece is small, and none is moved as the blob grows.
-        if self._pieces and len(self._pieces[-1]) < CHUNK_BYTES:
-            self._pieces[-1] += chunk
-        else:
-            self._pieces.append(bytearray(chunk))
+        self._views.append(chunk)
         if goes_on:
             if not chunk:
                 raise PeerProtocolError("an empty chunk: the blob would never end")
+            if len(self._views) == _VIEWS_MAX:
+                self._keep_views()
             return None
-        whole = Frame(self._open_header, b"".join(self._pieces))
-        assert len(whole.blob) == self._blob_bytes, f"{len(whole.blob)} of {self._blob_bytes} bytes"
+        whole = Frame(self._open_header, (*self._pieces, *self._views))
+        assert sum(map(len, whole.pieces)) == self._blob_bytes, f"not {self._blob_bytes} bytes"
         self._open_header = None
         self._pieces = []
+        self._views = []
         self._blob_bytes = 0
         self.ended_count += 1
         return whole
+
+    def _keep_views(self) -> None:
+        """Copy the chunks of a blob that goes on after the bytes that were fed."""
+        for chunk in self._views:
+            # No piece is small, and none is moved as the blob grows.
+            if self._pieces and len(self._pieces[-1]) < CHUNK_BYTES:
+                self._pieces[-1] += chunk
+            else:
+                self._pieces.append(bytearray(chunk))
+        self._views = []
 
     def _check_blob_size(self, size_bytes: int) -> None:
         if size_bytes > self._blob_bytes_max:

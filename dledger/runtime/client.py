@@ -223,7 +223,7 @@ class Client:
             answer, blob = await connection.ask(call, timeout_s=min(remaining_s, ATTEMPT_TIMEOUT_S))
             if not isinstance(answer, EntriesAnswer):
                 raise PeerProtocolError(f"{connection.peer} answered a get with {answer}")
-            entries = decode_entries(blob, answer.count)
+            entries = decode_entries((blob,), answer.count)
             if not 1 <= len(entries) <= count or entries[0].index != index:
                 raise PeerProtocolError(f"{connection.peer} answered with other entries")
             return list(entries)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Iterable
 from typing import Any, Final, cast
 
 import trio
@@ -66,6 +67,17 @@ class MemberSocket(ssl.SSLSocket):
                     break
                 raise BlockingIOError from error
         return sent
+
+
+def send_pieces(sock: socket.socket, pieces: Iterable[bytes | bytearray | memoryview]) -> int:
+    """Send pieces as one, in one call; return how many bytes the kernel took.
+
+    Raises:
+        OSError: as `send`.
+    """
+    if isinstance(sock, MemberSocket):
+        return sock.send(b"".join(pieces))  # it is copied to be encrypted anyhow
+    return sock.sendmsg(pieces)
 
 
 async def connect_member(peer: Peer, tls: MemberTls | None) -> socket.socket:

@@ -17,11 +17,12 @@ from typing import Final
 
 import msgspec
 
-from dledger.codec.frame import encode_frame, encode_frames
-from dledger.codec.rpc import encode_entries, encode_message
+from dledger.codec.frame import Buffer, encode_frame, frames_in_pieces
+from dledger.codec.rpc import encode_message, entries_in_pieces
 from dledger.raft.entry import Entry
 from dledger.raft.ids import EntryId
 from dledger.raft.messages import AppendRequest, PeerMessage, RepairAnswer
+from dledger.runtime.member_sockets import send_pieces
 
 QUEUE_BYTES_MAX: Final = 64 * 1024 * 1024
 """Entries that wait for one member; a single larger request is still taken when nothing waits."""
@@ -30,7 +31,10 @@ SMALL_COUNT_MAX: Final = 1024
 """Messages without entries that wait for one member."""
 
 SEND_BYTES: Final = 256 * 1024
-"""Frames are joined up to this size for one call of the kernel."""
+"""Frames go up to this size in one call of the kernel."""
+
+_PIECES_MAX: Final = 512
+"""The same for their pieces, of which such a call takes 1024 (IOV_MAX of Linux); a frame has a few."""
 
 FLUSH_BYTES_MAX: Final = 1024 * 1024
 """Handed to the kernel in one go, or a little more; then everybody else has a turn, however fast the member reads."""
@@ -40,32 +44,27 @@ _BEARERS: Final = (AppendRequest, RepairAnswer)
 """The messages that may bear entries."""
 
 
-class BlobCache:
-    """A cache of the last encoded blob: the same entries go to every follower and are joined only once.
+class FrameCache:
+    """A cache of the last encoded entries: the same go to every follower, mostly, and are encoded only once.
 
     Term and index of the first and the last entry name the bytes between them (log matching).
     """
 
-    __slots__ = ("_blob", "_first", "_last", "_lone")
+    __slots__ = ("_first", "_frames", "_header", "_last")
 
     def __init__(self) -> None:
-        self._lone: Entry | None = None
+        self._header = b""
         self._first: EntryId | None = None
         self._last: EntryId | None = None
-        self._blob = b""
+        self._frames: list[list[Buffer]] = []
 
-    def encode(self, entries: tuple[Entry, ...]) -> bytes:
-        """Join sealed entries back to back."""
-        if not entries:
-            return b""
-        if len(entries) == 1 and entries[0] is self._lone:
-            return self._blob
-        self._lone = entries[0] if len(entries) == 1 else None
+    def encode(self, header: bytes, entries: tuple[Entry, ...]) -> list[list[Buffer]]:
+        """Return the frames of a message with sealed entries, in pieces."""
         first, last = entries[0].id, entries[-1].id
-        if first != self._first or last != self._last:
-            self._blob = encode_entries(entries)
-            self._first, self._last = first, last
-        return self._blob
+        if first != self._first or last != self._last or header != self._header:
+            self._frames = frames_in_pieces(header, entries_in_pieces(entries))
+            self._header, self._first, self._last = header, first, last
+        return self._frames
 
 
 class PeerLink:
@@ -89,7 +88,7 @@ class PeerLink:
         "sock",
     )
 
-    def __init__(self, cache: BlobCache) -> None:
+    def __init__(self, cache: FrameCache) -> None:
         self._cache = cache
         self.sock: socket.socket | None = None
         self.dropped_count = 0
@@ -97,10 +96,10 @@ class PeerLink:
         self._reset()
 
     def _reset(self) -> None:
-        self._partial: memoryview | None = None
+        self._partial: list[Buffer] = []
         self._small: deque[PeerMessage] = deque()
         self._twin: AppendRequest | None = None
-        self._chunks: deque[bytes] = deque()
+        self._chunks: deque[list[Buffer]] = deque()
         self._cut_request: AppendRequest | None = None
         self._ordered: deque[AppendRequest | RepairAnswer] = deque()
         self._queued_bytes = 0
@@ -122,11 +121,7 @@ class PeerLink:
     def has_waiting(self) -> bool:
         """True while `flush` has something to send."""
         return bool(
-            self._partial is not None
-            or self._ordered
-            or self._small
-            or self._chunks
-            or self._twin is not None
+            self._partial or self._ordered or self._small or self._chunks or self._twin is not None
         )
 
     def post(self, message: PeerMessage) -> None:
@@ -152,7 +147,7 @@ class PeerLink:
 
     def _post_heartbeat(self, heartbeat: AppendRequest) -> None:
         # Only what the kernel did not take makes a heartbeat wait; the rest leaves with it.
-        oldest = self._oldest_waiting() if self._partial is not None else None
+        oldest = self._oldest_waiting() if self._partial else None
         if oldest is not None and oldest.term == heartbeat.term:
             self._twin = msgspec.structs.replace(
                 heartbeat, prev_index=oldest.prev_index, prev_term=oldest.prev_term
@@ -181,56 +176,64 @@ class PeerLink:
             return False
         end_bytes = self.sent_bytes + FLUSH_BYTES_MAX
         while True:
-            data: bytes | memoryview | None = self._partial
-            if data is None:
+            if not self._partial:
                 if self.sent_bytes >= end_bytes:
                     return self.has_waiting
-                data = self._next_bytes()
-                if not data:
+                self._partial = self._next_pieces()
+                if not self._partial:
                     return False
             try:
-                sent = self.sock.send(data)
+                sent = send_pieces(self.sock, self._partial)
             except BlockingIOError:
-                self._partial = memoryview(data)
                 return True
             self.sent_bytes += sent
-            if sent < len(data):
-                self._partial = memoryview(data)[sent:]
+            self._partial = _without(self._partial, sent)
+            if self._partial:
                 continue
-            self._partial = None
             if not (self._ordered or self._small or self._chunks or self._twin):
                 return False
 
-    def _next_bytes(self) -> bytes:
+    def _next_pieces(self) -> list[Buffer]:
         """Return whole frames, the overtaking ones first, up to about SEND_BYTES."""
-        if not self.has_waiting:
-            return b""
-        frame = self._next_frame()
-        frames, room = [frame], SEND_BYTES - len(frame)
-        while room > 0 and (self._ordered or self._small or self._chunks or self._twin):
+        pieces: list[Buffer] = []
+        room = SEND_BYTES
+        while (
+            room > 0
+            and len(pieces) < _PIECES_MAX
+            and (self._ordered or self._small or self._chunks or self._twin)
+        ):
             frame = self._next_frame()
-            frames.append(frame)
-            room -= len(frame)
-        return frames[0] if len(frames) == 1 else b"".join(frames)
+            pieces += frame
+            room -= sum(map(len, frame))
+        return pieces
 
-    def _next_frame(self) -> bytes:
+    def _next_frame(self) -> list[Buffer]:
         """Return the next frame of what waits: small messages overtake entries, also between two chunks of one blob."""
         if self._small:
-            return encode_frame(encode_message(self._small.popleft()))
+            return [encode_frame(encode_message(self._small.popleft()))]
         if self._twin is not None:
             twin, self._twin = self._twin, None
-            return encode_frames(encode_message(twin))[0]
+            return [encode_frame(encode_message(twin))]
         if self._chunks:
             return self._chunks.popleft()
         request = self._ordered.popleft()
         if not request.entries:
-            return encode_frames(encode_message(request))[0]
+            return [encode_frame(encode_message(request))]
         self._queued_bytes -= _entries_bytes(request)
         assert self._queued_bytes >= 0, f"{-self._queued_bytes} bytes more left than were queued"
-        frames = encode_frames(encode_message(request), self._cache.encode(request.entries))
+        frames = self._cache.encode(encode_message(request), request.entries)
         self._chunks.extend(frames[1:])
         self._cut_request = request if isinstance(request, AppendRequest) else None
         return frames[0]
+
+
+def _without(pieces: list[Buffer], sent_bytes: int) -> list[Buffer]:
+    """Return pieces without their first bytes."""
+    for place, piece in enumerate(pieces):
+        if sent_bytes < len(piece):
+            return [memoryview(piece)[sent_bytes:], *pieces[place + 1 :]]
+        sent_bytes -= len(piece)
+    return []
 
 
 def _entries_bytes(request: AppendRequest | RepairAnswer) -> int:

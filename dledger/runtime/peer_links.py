@@ -22,7 +22,7 @@ from dledger.raft.ids import NodeId
 from dledger.raft.messages import PeerMessage
 from dledger.runtime.events_log import LimitedLog, log_event
 from dledger.runtime.group_check import GroupCheck
-from dledger.runtime.peer_link import BlobCache, PeerLink
+from dledger.runtime.peer_link import FrameCache, PeerLink
 from dledger.runtime.ready_sockets import READ, WRITE, ReadySockets
 from dledger.runtime.sockets import FrameStream
 
@@ -38,7 +38,7 @@ class Outgoing:
 
     __slots__ = ("is_broken", "link", "node_id", "wants_write")
 
-    def __init__(self, node_id: NodeId, cache: BlobCache) -> None:
+    def __init__(self, node_id: NodeId, cache: FrameCache) -> None:
         self.node_id = node_id
         self.link = PeerLink(cache)
         self.wants_write = False
@@ -84,7 +84,7 @@ class PeerLinks:
         self._outsiders = outsiders
         self._ready: ReadySockets[Outgoing | Incoming | Callable[[], None]] = ReadySockets()
         self._buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
-        self._cache = BlobCache()
+        self._cache = FrameCache()
         self._outgoing: dict[NodeId, Outgoing] = {}
         self._incoming: dict[NodeId, Incoming] = {}
         self._lost: list[NodeId] = []
@@ -228,8 +228,8 @@ class PeerLinks:
                 self._end_incoming(incoming)
                 return
             try:
-                for header, blob in incoming.decoder.feed(self._buffer[:count]):
-                    message = decode_message(header, blob)
+                for frame in incoming.decoder.feed(self._buffer[:count]):
+                    message = decode_message(frame.header, *frame.pieces)
                     if message.source != incoming.node_id:
                         _refuse_source(message, incoming.node_id)
                     deliver(message)

@@ -13,7 +13,7 @@ from dledger.codec.entry import chain_crc
 from dledger.config import LogConfig
 from dledger.raft.entry import Entry
 from dledger.raft.ids import NO_INDEX, Index
-from dledger.runtime.allocator import use_one_arena
+from dledger.runtime.allocator import tune_allocator
 from dledger.runtime.commands import EXIT_DONE
 from dledger.runtime.descriptors import raise_limit
 from dledger.runtime.events_log import log_event
@@ -50,7 +50,7 @@ async def serve(config: LogConfig, *, secret_file: SecretFile | None = None) -> 
         DLedgerError: the member cannot start, or its disk has failed.
     """
     raise_limit()
-    use_one_arena()
+    tune_allocator()
     server = LogServer(config, CountingMachine())
     asked = trio.Event()
     hand_over = trio.CancelScope()

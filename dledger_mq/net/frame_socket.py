@@ -56,14 +56,16 @@ class ReadBuffer:
         self._array = bytearray(size_bytes)
         self._view = memoryview(self._array)
 
-    def receive(self, sock: socket.socket, bytes_max: int = 0) -> bytes:
-        """Return what the socket has, b"" at its end; at most `bytes_max`, 0: what fits the buffer.
+    def receive(self, sock: socket.socket, bytes_max: int = 0) -> memoryview:
+        """Return what the socket has, nothing at its end; at most `bytes_max`, 0: what fits the buffer.
+
+        The next call overwrites it.
 
         Raises:
             OSError: as `recv_into`; BlockingIOError when it has nothing.
         """
         count = sock.recv_into(self._array, min(bytes_max, len(self._array)))
-        return bytes(self._view[:count])
+        return self._view[:count]
 
 
 class Cipher(Protocol):
@@ -216,6 +218,7 @@ class FrameSocket(ABC):
         Raises:
             FrameError: the bytes are no frames. The connection is closed already.
         """
+        data: bytes | memoryview
         try:
             data = self._buffer.receive(self._sock, bytes_max)
         except BlockingIOError:
@@ -226,7 +229,7 @@ class FrameSocket(ABC):
         if not data:
             return self._end()
         if self._cipher is not None:
-            data = self._decrypt(self._cipher, data)
+            data = self._decrypt(self._cipher, bytes(data))
             if not data:
                 return []
         return self._cut(data)
@@ -277,7 +280,7 @@ class FrameSocket(ABC):
             self._queue_rest(data)
             self.write_queued()
 
-    def _cut(self, data: bytes) -> list[Frame]:
+    def _cut(self, data: bytes | memoryview) -> list[Frame]:
         """Feed a read to the decoder and return the whole frames.
 
         After a bad one no other can be found, so the connection is closed.

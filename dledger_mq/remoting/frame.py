@@ -50,9 +50,9 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 class FrameDecoder:
     """Cuts a stream of bytes into frames, whatever the pieces in which it arrives.
 
-    A piece that begins with a frame is cut where it stands; only a frame that a piece leaves unfinished
-    is collected in a buffer, once, so the work is linear in the bytes fed. Memory is bounded by one
-    frame and one piece: a length is checked before its frame is waited for.
+    Frames are cut where a piece has them; what it leaves unfinished is put before the piece with which the frame
+    ends, and until then collected in a buffer. Each byte is moved twice at most beside that, so the work is linear in
+    the bytes fed. Memory is bounded by one frame and two pieces: a length is checked before its frame is waited for.
     """
 
     __slots__ = ("_data", "_frame_bytes_max", "_need", "_position", "_tail")
@@ -64,19 +64,23 @@ class FrameDecoder:
         self._tail = bytearray()
         self._need = _PREFIX_BYTES
 
-    def feed(self, data: bytes) -> None:
-        """Add received bytes. Take the frames out before feeding more, or they gather in memory."""
-        if self._position < len(self._data):
-            self._tail += self._data[self._position :]
-        self._data = b""
+    def feed(self, data: bytes | memoryview) -> None:
+        """Add received bytes, of which a copy is kept unless they are `bytes`.
+
+        Take the frames out before feeding more, or they gather in memory.
+        """
+        held = self._tail or memoryview(self._data)[self._position :]
+        if not held:
+            self._data = bytes(data)
+        elif len(held) + len(data) >= self._need:
+            self._data = b"".join((held, data))
+            self._tail = bytearray()
+        else:
+            if not self._tail:
+                self._tail = bytearray(held)
+            self._tail += data
+            self._data = b""
         self._position = 0
-        if not self._tail:
-            self._data = data
-            return
-        self._tail += data
-        if len(self._tail) >= self._need:
-            self._data = bytes(self._tail)
-            self._tail.clear()
 
     def next_frame(self) -> Frame | None:
         """Return the next whole frame, None when more bytes are needed.

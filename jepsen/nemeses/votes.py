@@ -185,7 +185,7 @@ async def _wait_for_vote(
         stream.decoder.raise_bounds(frame_bytes_max=FRAME_BYTES_MAX, blob_bytes_max=BLOB_BYTES_MAX)
         while frames := await stream.receive():
             for frame in frames:
-                message = decode_message(frame.header, frame.blob)
+                message = decode_message(frame.header, *frame.pieces)
                 if isinstance(message, VoteResponse) and message.granted and message.term == term:
                     granted.set()
     except (OSError, PeerProtocolError, DLedgerError):

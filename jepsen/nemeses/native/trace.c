@@ -9,7 +9,7 @@
  * a send together with what was really taken, under one lock: so whatever a process knows when it sends stands
  * before the send. Records of several processes keep that order too, since each is one append.
  *
- * What it does not see: mmap, io_uring, sendfile, sendmsg (nothing here uses them).
+ * What it does not see: mmap, io_uring, sendfile (nothing here uses them).
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -48,12 +48,14 @@ REAL(int, fsync, int);
 REAL(int, fdatasync, int);
 REAL(int, rename, const char *, const char *);
 REAL(ssize_t, send, int, const void *, size_t, int);
+REAL(ssize_t, sendmsg, int, const struct msghdr *, int);
 #define FIND(call) *(void **)&real_##call = dlsym(RTLD_NEXT, #call)
 
 static void ready(void)
 {
     if (!real_send) {
-        FIND(pwritev); FIND(pwritev2); FIND(pwrite); FIND(fsync); FIND(fdatasync); FIND(rename); FIND(send);
+        FIND(pwritev); FIND(pwritev2); FIND(pwrite); FIND(fsync); FIND(fdatasync); FIND(rename); FIND(sendmsg);
+        FIND(send);
     }
 }
 
@@ -97,25 +99,31 @@ static void note(uint32_t kind, const char *path, int64_t offset, const struct i
     errno = error;
 }
 
+/* The bytes of all parts, to be freed. */
+static struct iovec joined(const struct iovec *parts, size_t count)
+{
+    size_t size = 0, end = 0;
+    for (size_t each = 0; each < count; each++)
+        size += parts[each].iov_len;
+    char *bytes = malloc(size + 1);
+    if (!bytes)
+        abort();
+    for (size_t each = 0; each < count; each++) {
+        memcpy(bytes + end, parts[each].iov_base, parts[each].iov_len);
+        end += parts[each].iov_len;
+    }
+    return (struct iovec){bytes, size};
+}
+
 static void note_parts(int file, const struct iovec *parts, int count, off_t at)
 {
     char path[PATH_MAX];
     const char *below;
-    size_t size = 0, end = 0;
     if (out < 0 || !(below = path_of(file, path)))
         return;
-    for (int each = 0; each < count; each++)
-        size += parts[each].iov_len;
-    char *joined = malloc(size + 1);
-    if (!joined)
-        abort();
-    for (int each = 0; each < count; each++) {
-        memcpy(joined + end, parts[each].iov_base, parts[each].iov_len);
-        end += parts[each].iov_len;
-    }
-    struct iovec whole = {joined, size};
-    note(WRITTEN, below, at, &whole, size);
-    free(joined);
+    struct iovec whole = joined(parts, (size_t)count);
+    note(WRITTEN, below, at, &whole, whole.iov_len);
+    free(whole.iov_base);
 }
 
 ssize_t pwritev(int file, const struct iovec *parts, int count, off_t at)
@@ -204,21 +212,51 @@ static int leads_out(int file)
     return !getsockname(file, (struct sockaddr *)&address, &size) && address.ss_family != AF_UNIX;
 }
 
-/* The path is the number of the socket, which no other connection of this process has at the same time. */
-ssize_t send(int file, const void *data, size_t size, int flags)
+/* The number of a socket that leads to others, which no other connection of this process has at the same time; 0: no. */
+static unsigned long long outward(int file)
 {
     struct stat status;
+    return out >= 0 && !fstat(file, &status) && leads_out(file) ? (unsigned long long)status.st_ino : 0;
+}
+
+/* The path is the number of the socket. */
+static void note_sent(unsigned long long number, const struct iovec *data, ssize_t taken)
+{
     char socket[32];
+    struct iovec sent = {data->iov_base, (size_t)taken};
+    if (taken <= 0)
+        return;
+    snprintf(socket, sizeof socket, "%llu", number);
+    note(SENT, socket, 0, &sent, sent.iov_len);
+}
+
+ssize_t send(int file, const void *data, size_t size, int flags)
+{
     ready();
-    if (out < 0 || fstat(file, &status) || !leads_out(file))
+    unsigned long long number = outward(file);
+    struct iovec whole = {(void *)data, size};
+    if (!number)
         return real_send(file, data, size, flags);
     pthread_mutex_lock(&lock);
     ssize_t taken = real_send(file, data, size, flags);
-    if (taken > 0) {
-        struct iovec whole = {(void *)data, taken};
-        snprintf(socket, sizeof socket, "%llu", (unsigned long long)status.st_ino);
-        note(SENT, socket, 0, &whole, taken);
-    }
+    note_sent(number, &whole, taken);
     pthread_mutex_unlock(&lock);
+    return taken;
+}
+
+ssize_t sendmsg(int file, const struct msghdr *message, int flags)
+{
+    ready();
+    unsigned long long number = outward(file);
+    if (!number)
+        return real_sendmsg(file, message, flags);
+    struct iovec whole = joined(message->msg_iov, message->msg_iovlen);
+    pthread_mutex_lock(&lock);
+    ssize_t taken = real_sendmsg(file, message, flags);
+    int error = errno;
+    note_sent(number, &whole, taken);
+    pthread_mutex_unlock(&lock);
+    free(whole.iov_base);
+    errno = error;
     return taken;
 }

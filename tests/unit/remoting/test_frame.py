@@ -143,3 +143,20 @@ def test_a_large_frame_in_many_pieces_is_collected_once() -> None:
     decoder.feed(frame[decoder.pending_bytes :])
     assert [len(each.body) for each in decoder.frames()] == [1024 * 1024]
     assert decoder.pending_bytes == 0
+
+
+@given(st.lists(contents, max_size=4), st.data())
+def test_what_was_fed_may_be_overwritten(
+    many: list[tuple[bytes, bytes, int]], data: st.DataObject
+) -> None:
+    stream, expected = joined(many)
+    decoder = FrameDecoder()
+    found: list[Frame] = []
+    at = 0
+    while at < len(stream):
+        room = bytearray(stream[at : at + data.draw(st.integers(1, len(stream) - at))])
+        decoder.feed(memoryview(room))
+        at += len(room)
+        room[:] = bytes(len(room))
+        found += decoder.frames()
+    assert found == expected

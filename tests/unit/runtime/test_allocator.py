@@ -1,4 +1,4 @@
-"""Threads of a server share one arena of the C library's allocator."""
+"""Threads of a server share one arena of the C library's allocator, which keeps the buffers that it frees."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dledger.runtime import allocator
 
 THREADS = """
 import ctypes, sys, threading
-from dledger.runtime.allocator import use_one_arena
+from dledger.runtime.allocator import tune_allocator
 
 if sys.argv[1] == "one":
-    use_one_arena()
+    tune_allocator()
 all_hold = threading.Barrier(5)
 
 def hold():
@@ -34,6 +34,24 @@ all_hold.wait()
 """
 
 
+BUFFERS = """
+import resource, sys
+from dledger.runtime.allocator import tune_allocator
+
+if sys.argv[1] == "tuned":
+    tune_allocator()
+
+def use():
+    held = [b"x" * 1_000_000 for _ in range(3)]
+
+use()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    use()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
 def arenas(how: str) -> int:
     command = [sys.executable, "-c", THREADS, how]
     return subprocess.run(command, capture_output=True, check=True).stdout.count(b"<heap nr=")
@@ -45,6 +63,16 @@ def test_threads_allocate_from_one_arena() -> None:
     assert arenas("one") == 1
 
 
+def faults(how: str) -> int:
+    command = [sys.executable, "-c", BUFFERS, how]
+    return int(subprocess.run(command, capture_output=True, check=True).stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="this C library has no thresholds")
+def test_buffers_that_were_freed_are_used_again_without_new_pages() -> None:
+    assert faults("tuned") < faults("usual") / 10
+
+
 def test_a_library_without_the_option_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
@@ -53,5 +81,5 @@ def test_a_library_without_the_option_is_left_as_it_is(monkeypatch: pytest.Monke
         return object()
 
     monkeypatch.setattr("ctypes.CDLL", without_options)
-    allocator.use_one_arena()
+    allocator.tune_allocator()
     assert asked == [None]

@@ -14,7 +14,7 @@ import trio
 
 from dledger import ConfigError, MemberTls, NodeId, Peer, PeerProtocolError
 from dledger.codec.frame import FrameDecoder
-from dledger.runtime.member_sockets import MemberSocket, connect_member, meet
+from dledger.runtime.member_sockets import MemberSocket, connect_member, meet, send_pieces
 from dledger.runtime.sockets import FrameStream, tune
 from tests.certificates import HOST, write_files
 
@@ -114,6 +114,28 @@ async def test_all_that_is_sent_comes_and_nothing_stays_where_epoll_does_not_see
         await trio.lowlevel.wait_readable(far)
         assert far.recv(1 << 16) == b""
         poller.close()
+
+
+@pytest.mark.parametrize("is_encrypted", [True, False])
+async def test_pieces_come_as_one(tmp_path: Path, is_encrypted: bool) -> None:
+    tls = member_tls(tmp_path) if is_encrypted else None
+    body = bytes(range(256)) * (1 << 14)  # 4 MiB: more than a socket takes
+    pieces: list[bytes | bytearray | memoryview] = [b"head", memoryview(body)[1:], b"", b"tail"]
+    sent = b"".join(pieces)
+    async with taking_in(member_tls(tmp_path, takes_plain_text=True)) as port:
+        near = await connect_member(port.peer, tls)
+        taken = send_pieces(near, pieces)
+        assert 0 < taken < len(sent)
+        far = (await until(port)).sock
+        received = bytearray()
+        while len(received) < len(sent):
+            with suppress(BlockingIOError):
+                taken += send_pieces(near, [memoryview(sent)[taken:]]) if taken < len(sent) else 0
+            with suppress(BlockingIOError):
+                received += far.recv(1 << 20)
+            await trio.lowlevel.checkpoint()
+        assert received == sent
+        near.close()
 
 
 async def test_plain_text_is_refused_where_tls_is_a_must(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.codec.entry import seal
-from dledger.codec.frame import FrameDecoder
-from dledger.codec.rpc import decode_message, encode_entries
+from dledger.codec.frame import FrameDecoder, encode_frames
+from dledger.codec.rpc import decode_message, encode_entries, encode_message
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import Index, NodeId, Position, Term
 from dledger.raft.messages import AppendRequest, Message, VoteRequest
@@ -21,7 +21,7 @@ from dledger.runtime.peer_link import (
     QUEUE_BYTES_MAX,
     SEND_BYTES,
     SMALL_COUNT_MAX,
-    BlobCache,
+    FrameCache,
     PeerLink,
 )
 
@@ -46,7 +46,7 @@ class Wire:
         own.setblocking(False)
         own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
         self.other.setblocking(False)
-        self.link = PeerLink(BlobCache())
+        self.link = PeerLink(FrameCache())
         self.link.open(own)
         self.decoder = FrameDecoder(blob_bytes_max=256 * MEBI)
 
@@ -58,7 +58,7 @@ class Wire:
                 data = self.other.recv(MEBI)
             except BlockingIOError:
                 return found
-            found += [decode_message(each.header, each.blob) for each in self.decoder.feed(data)]  # type: ignore[misc]  # no repairs
+            found += [decode_message(each.header, *each.pieces) for each in self.decoder.feed(data)]  # type: ignore[misc]  # no repairs
 
     def read_all(self) -> list[Message]:
         """Everything, flushing as the socket takes it."""
@@ -87,7 +87,7 @@ def test_messages_leave_in_one_write_and_in_order(wire: Wire) -> None:
 
 
 def test_without_a_connection_everything_is_dropped() -> None:
-    link = PeerLink(BlobCache())
+    link = PeerLink(FrameCache())
     link.post(VOTE)
     link.post(append_request(0, b"a"))
     assert link.dropped_count == 2
@@ -126,16 +126,16 @@ class Greedy:
     def __init__(self) -> None:
         self.taken: list[bytes] = []
 
-    def send(self, data: memoryview) -> int:
-        self.taken.append(bytes(data))
-        return len(data)
+    def sendmsg(self, pieces: list[bytes]) -> int:
+        self.taken.append(b"".join(pieces))
+        return len(self.taken[-1])
 
     def close(self) -> None:
         """Do nothing."""
 
 
 def test_a_member_that_reads_fast_is_sent_no_more_than_a_slice_at_a_time() -> None:
-    link, sock = PeerLink(BlobCache()), Greedy()
+    link, sock = PeerLink(FrameCache()), Greedy()
     link.open(sock)  # type: ignore[arg-type]  # what a link uses of a socket
     for index in range(8):
         link.post(append_request(index, bytes(MEBI)))
@@ -152,7 +152,9 @@ def test_a_member_that_reads_fast_is_sent_no_more_than_a_slice_at_a_time() -> No
     assert len(sizes) >= 7
     decoder = FrameDecoder(blob_bytes_max=256 * MEBI)
     found = [
-        decode_message(each.header, each.blob) for data in sock.taken for each in decoder.feed(data)
+        decode_message(each.header, *each.pieces)
+        for data in sock.taken
+        for each in decoder.feed(data)
     ]
     assert found.index(VOTE) < 4, "it overtakes what waits"
     assert len(found) == 9
@@ -178,12 +180,27 @@ def test_the_queue_is_bounded_but_takes_one_large_request(wire: Wire) -> None:
     assert wire.link.dropped_count == 4
 
 
-def test_entries_are_joined_once_for_all_members() -> None:
-    cache = BlobCache()
+def test_entries_are_encoded_once_for_members_that_get_the_same() -> None:
+    cache = FrameCache()
     request = append_request(0, b"shared")
-    assert cache.encode(request.entries) is cache.encode(request.entries)
-    assert cache.encode(append_request(1, b"other").entries) != cache.encode(request.entries)
-    assert cache.encode(()) == b""
+    header = encode_message(request)
+    frames = cache.encode(header, request.entries)
+    assert cache.encode(header, request.entries) is frames
+    assert b"".join(frames[0]) == b"".join(encode_frames(header, encode_entries(request.entries)))
+    other = append_request(1, b"other")
+    assert cache.encode(encode_message(other), other.entries) != frames
+    (frame,) = cache.encode(b"another header", other.entries)
+    assert b"another header" in b"".join(frame)
+
+
+def test_a_large_body_is_sent_from_where_it_is() -> None:
+    request = append_request(0, bytes(MEBI))
+    frames = FrameCache().encode(encode_message(request), request.entries)
+    views = [frame[-1] for frame in frames]
+    assert len(views) == 5
+    assert {isinstance(view, memoryview) and id(view.obj) for view in views} == {
+        id(request.entries[0].body)
+    }
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.booleans()), max_size=20))
@@ -194,12 +211,13 @@ def test_a_blob_is_always_that_of_its_entries(asked: list[tuple[int, int, bool]]
         position = row[-1].end_position if row else Position(0)
         index, body = Index(number + 1), b"x" * number
         row.append(seal(Entry(index, Term(2), position, EntryKind.NORMAL, body), number))
-    cache = BlobCache()
+    cache = FrameCache()
     for first, count, is_copied in asked:
         entries = tuple(row[first : first + count])
         if is_copied:
             entries = tuple(map(copy, entries))
-        assert cache.encode(entries) == encode_entries(entries)
+        (frame,) = cache.encode(b"header", entries)
+        assert [b"".join(frame)] == encode_frames(b"header", encode_entries(entries))
 
 
 def test_a_closed_socket_is_an_error_of_flush(wire: Wire) -> None:

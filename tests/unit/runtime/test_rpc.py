@@ -217,16 +217,16 @@ def test_every_truncation_of_a_blob_is_refused() -> None:
 def test_count_must_be_what_came() -> None:
     blob = encode_entries(entries_from(1, b"a", b"b"))
     with pytest.raises(PeerProtocolError, match="2 entries came, 3 were announced"):
-        decode_entries(blob, 3)
+        decode_entries((blob,), 3)
     with pytest.raises(PeerProtocolError, match="2 entries came, 0 were announced"):
-        decode_entries(blob, 0)
+        decode_entries((blob,), 0)
 
 
 def test_entries_must_follow_each_other_and_the_request() -> None:
     first, second = entries_from(5, b"a", b"b")
     gap = (first, entries_from(7, b"c", position=second.position)[0])
     with pytest.raises(PeerProtocolError):
-        decode_entries(encode_entries(gap), 2)
+        decode_entries((encode_entries(gap),), 2)
     for wrong in (
         replace(request_with(b"a"), prev_index=Index(3)),
         replace(request_with(b"a"), prev_term=Term(3)),
