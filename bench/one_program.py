@@ -42,7 +42,7 @@ Mark = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """How far one way to use the client came."""
+    """The figures of one way to use the client."""
 
     way: str
     messages: int
