@@ -25,6 +25,7 @@ from typing import Final
 import trio
 
 from broker.net.handshakes import Handshakes, first_to_shake
+from broker.net.lone_reads import TOGETHER_MIN, LoneReads
 from broker.net.served_connection import ServedConnection
 from broker.net.tls_door import TlsDoor
 from broker.net.unsent_answers import CONNECTIONS_MAX, UnsentAnswers
@@ -52,12 +53,17 @@ RESTS_MAX: Final = 64
 REST_FRAMES_MAX: Final = 65_536
 """The same for the frames of all rests together: 16 MB besides their bytes."""
 
+_ASKED_MAX: Final = 1
+"""Of the connections that have ended, one is enough to know that not all are there."""
+
 _REST_TURN: Final = 0
 """In place of what is ready: the turn of a connection's rest has come."""
 
 FramesHandler = Callable[[ServedConnection, list[Frame]], int | None]
 """Returns how many of the frames it took, the first ones: one at least, or all of them (None)."""
 
+TogetherHandler = Callable[[list[ServedConnection], list[Frame]], int]
+"""Takes frames of as many connections, of each the only one that was read; returns how many it took, the first ones."""
 
 TurnEnd = Callable[[], bool]
 """Returns whether the loop's other tasks have to go on with what came."""
@@ -66,6 +72,11 @@ TurnEnd = Callable[[], bool]
 def _nothing_to_do() -> bool:
     """Do nothing at the end of a turn."""
     return False
+
+
+def _take_none(_connections: list[ServedConnection], _frames: list[Frame]) -> int:
+    """Take no frames together."""
+    return 0
 
 
 class ServedConnections:
@@ -89,6 +100,7 @@ class ServedConnections:
         *,
         closed: Callable[[ServedConnection], None],
         turn_ended: TurnEnd | None = None,
+        handle_together: TogetherHandler | None = None,
         room: FrameRoom,
         frame_bytes_max: int,
         unsent_bytes_max: int,
@@ -102,6 +114,8 @@ class ServedConnections:
                 are bugs and end `run`. If it closes the connection itself, the rest of the read is dropped.
             closed: called once for each connection that ended, however it ended.
             turn_ended: called when the frames of a turn, or of a round in it, were handed over.
+            handle_together: called with frames of several connections before they are handed over one by one, as those
+                are that it does not take; it closes no connection. None: it takes none.
             room: for unfinished frames.
             frame_bytes_max: see `FrameSocket`.
             unsent_bytes_max: see `FrameSocket`.
@@ -118,6 +132,8 @@ class ServedConnections:
         self._handle = handle
         self._closed = closed
         self._turn_ended = turn_ended or _nothing_to_do
+        self._handle_together = handle_together or _take_none
+        self._lone_reads = LoneReads(frame_bytes_max)
         self._frame_bytes_max = frame_bytes_max
         self._unsent_bytes_max = unsent_bytes_max
         self._buffer = ReadBuffer()
@@ -164,12 +180,18 @@ class ServedConnections:
     def close(self) -> None:
         """Close all connections; nobody serves them, or adds any, by now."""
         self._row.clear()
+        self._lone_reads.forget()
         self._rests.clear()
         for connection in tuple(self.connections):
             connection.close("the server stops")
         self._notify_ended()
         self.ready.close()
         self.ends.close()
+
+    @property
+    def may_have_ended(self) -> bool:
+        """True if a connection has ended though it was not read yet; one call of the system tells it of all."""
+        return bool(self.ends.poll(0, _ASKED_MAX))
 
     # Turns.
 
@@ -192,14 +214,16 @@ class ServedConnections:
         """Go on with the round until a time; return whether it ended, and nothing that came waits for others."""
         row = self._row
         while row:
-            connection, ready = row.popleft()
-            self._serve(connection, ready, end_s)
+            if not (self._lone_reads.is_worth_it and self._hand_over_together()):
+                connection, ready = row.popleft()
+                self._serve(connection, ready, end_s)
             # A write, or a read without a whole frame, takes its time, too.
             if perf_counter() >= end_s:
                 break
         is_waited_for = self._turn_ended()
         if row:
             return False
+        self._lone_reads.forget()
         self._notify_ended()
         return not (is_waited_for or self._rests)
 
@@ -216,6 +240,8 @@ class ServedConnections:
             if ready:
                 row.append((connection, ready))
         row.extend((connection, READ) for connection in first_to_shake(shaking))
+        if not (self.is_crowded or self.room.is_short):
+            self._lone_reads.read(row)
         if rests:
             row.append((next(iter(rests)), _REST_TURN))
 
@@ -238,11 +264,30 @@ class ServedConnections:
         Raises:
             FrameError: the bytes are no frames.
         """
+        found = self._lone_reads.take(connection)
+        if found is not None:
+            return connection.take_read(found)
         frames = connection.read_now(connection.piece_bytes())
+        connection.note_read(frames)
         if frames and not connection.has_spoken:
             connection.has_spoken = True
             self.mute.pop(connection, None)
         return frames
+
+    def _hand_over_together(self) -> bool:
+        """Hand over the frames at the begin of the row together, of which each was a read; return whether all went."""
+        connections, frames = self._lone_reads.run(self._row)
+        if not frames:
+            return False
+        taken = self._handle_together(connections, frames)
+        # If so few were taken, the others are likely to be as the next one is, and each try costs a look.
+        self._lone_reads.is_worth_it = taken >= TOGETHER_MIN
+        now = trio.current_time()
+        for connection, frame in zip(connections[:taken], frames, strict=False):
+            self._row.popleft()
+            self._lone_reads.take(connection)
+            connection.frame_came(frame, now)
+        return taken == len(frames)
 
     def _hand_over(self, connection: ServedConnection, frames: list[Frame], end_s: float) -> None:
         """Hand over frames of one read, one portion at least; those for which a turn has no time are its rest.

@@ -8,7 +8,7 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,7 +54,7 @@ from dledger import (
 from dledger.runtime.secret_file import SecretFile
 from dledger.storage.lock import StoreLock
 from dledger_mq.net.address import Address
-from dledger_mq.net.frame_socket import FrameSocket
+from dledger_mq.net.frame_socket import FrameSocket, send_each
 from dledger_mq.net.listening import bind, bound_address, start_accepting
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame
@@ -134,6 +134,8 @@ class Broker:
         self._mistakes = Mistakes(keeps=True)
         self._origins: dict[FrameSocket, ClientOrigin] = {}
         self._listener = self._make_listener()
+        self._outputs.may_have_ended = lambda: self._listener.may_have_ended
+        self._outputs.send_each = send_each
         self._is_leading = self._is_turn = self._has_staged = False
         self._stop_wanted = trio.Event()
         self._routes_asked = 0
@@ -145,6 +147,7 @@ class Broker:
             self._received,
             closed=self._connection_closed,
             turn_ended=self._turn_ended,
+            handle_together=self._received_together,
             limits=ListenerLimits(
                 connections_max=limits.connections_max,
                 frame_bytes_max=limits.frame_bytes_max,
@@ -449,6 +452,19 @@ class Broker:
                 raise  # the disk's ends the node
             connection.close("internal error")
             return None
+
+    def _received_together(self, connections: Sequence[FrameSocket], frames: list[Frame]) -> int:
+        """Carry out those requests of several connections that are plain; return how many, the first ones."""
+        self._is_turn = True
+        origins = [origin for each in connections if (origin := self._origins.get(each))]
+        if len(origins) < len(connections):
+            return 0  # each had a frame before, unless that was a mistake of ours
+        try:
+            return self._controller.handle_together(origins, frames)
+        except Exception as error:  # whose it is, the ordinary way finds out
+            if not self._mistakes.note(error, f"requests of {len(origins)} clients"):
+                raise
+            return 0
 
     def _staged(self) -> None:
         """Let what is staged be proposed: at the end of this turn of the connections while there is one, else soon."""

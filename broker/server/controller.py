@@ -81,6 +81,10 @@ class BrokerController:
         """
         return self._dispatch.handle(origin, frames, is_over)
 
+    def handle_together(self, origins: Sequence[Origin], frames: list[Frame]) -> int:
+        """Carry out requests of as many clients, the first ones, as far as they are plain; return how many."""
+        return self._dispatch.handle_together(origins, frames)
+
     def connection_closed(self, number: int) -> None:
         """Drop all that belongs to a client's connection that ended."""
         if self.services.link_server.connection_closed(number):

@@ -6,6 +6,7 @@ from dledger_mq.message.compiled import (
     ChainedKeys,
     ChooseRuns,
     CutFrames,
+    EachAnswer,
     EncodeRecords,
     FoldEntry,
     FoldUsual,
@@ -17,7 +18,9 @@ from dledger_mq.message.compiled import (
     PropertyValues,
     ReadBatch,
     ReadSends,
+    ReceiveFrames,
     RecordColumns,
+    SendEach,
 )
 
 read_batch: ReadBatch
@@ -36,6 +39,9 @@ chosen_runs: ChooseRuns
 cut_frames: CutFrames
 read_sends: ReadSends
 join_answers: JoinAnswers
+each_answer: EachAnswer
+receive_frames: ReceiveFrames
+send_each: SendEach
 record_columns: RecordColumns
 property_json: PropertyJson
 property_values: PropertyValues

@@ -68,6 +68,22 @@ class RequestLane(Protocol[Hot]):
         ...
 
 
+class SendsLane(RequestLane[SendRequest], Protocol):
+    """The way for sends."""
+
+    def take_together(
+        self, origins: Sequence[Origin], frames: list[Frame], *, deadline_ms: int
+    ) -> int:
+        """Carry out the first of some requests, each of another client's own connection, as many as are plain sends.
+
+        It takes none that `Dispatch.seen` might have to look at.
+
+        Returns:
+            How many it took.
+        """
+        ...
+
+
 class Dispatch:
     """The table of all codes that this node handles; services register what they take.
 
@@ -81,7 +97,7 @@ class Dispatch:
     """
 
     def __init__(self, router: Router, now_ms: Callable[[], int]) -> None:
-        self.lane: RequestLane[SendRequest] | None = None
+        self.lane: SendsLane | None = None
         self.pull_lane: RequestLane[PullRequest] | None = None
         self.client_answers: Callable[[int, RemotingCommand], None] | None = None
         self.seen: Callable[[Origin, Sequence[Frame]], None] | None = None
@@ -132,6 +148,18 @@ class Dispatch:
         if self.guard is None or origin.is_forwarded:
             return self._carry_out(origin, frames, is_over)
         return self._carry_out_admitted(self.guard, origin, frames, is_over)
+
+    def handle_together(self, origins: Sequence[Origin], frames: list[Frame]) -> int:
+        """Carry out the first of some requests, each of another client's own connection, as far as they are plain.
+
+        The others are for `handle`, which does the same with each.
+
+        Returns:
+            How many were carried out.
+        """
+        if self.guard is not None or self.lane is None:
+            return 0
+        return self.lane.take_together(origins, frames, deadline_ms=self._now_ms() + HOLD_MS)
 
     def _carry_out_admitted(
         self,

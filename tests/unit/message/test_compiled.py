@@ -250,19 +250,31 @@ def test_no_reference_is_kept_or_given_away_by_bursts() -> None:
     segments = (b'{"o":', b',"q":"', b'","b":"', b'","k":"', b'"}')
     frame, end, prefix = Frame(0, header, body), queue_end(b"T"), b"1234567890ABCDEF"
     queues, flags = {3: end, 4: None}, 1 << 20
-    rest = (queues, flags, flags, BORN, 9, 999, 999, 999_999, 9)
+    mine = (queues, flags, flags, 9)
+    rest = (BORN, 9, 999, 999, 999_999, 0)
+    kinds = ((segments, b"oqbk", SHAPE, *mine), ((b"", *segments[1:]), b"oqbk", SHAPE, *mine))
     sound, other = [frame] * 3, Frame(0, header.replace(b'"3"', b'"4"'), body)
     reads: list[tuple[Any, ...]] = [
-        (sound, 0, segments, b"oqbk", SHAPE, *rest),
-        ([frame, other], 0, segments, b"oqbk", SHAPE, *rest),
-        ([frame, 5], 0, segments, b"oqbk", SHAPE, *rest),
-        (sound, 0, segments, b"oqbo", SHAPE, *rest),
-        (sound, 0, (*segments[:4], 5), b"oqbk", SHAPE, *rest),
-        (sound, 0, segments, b"oqbk", (b"", 5, None, None), *rest),
-        (sound, 0, segments, b"oqbk", SHAPE, {}, *rest[1:]),
-        (sound, 0, segments, b"oqbk", SHAPE, 5, *rest[1:]),
-        (sound, 0, segments, "oqbk", SHAPE, *rest),
-        (5, 0, segments, b"oqbk", SHAPE, *rest),
+        (sound, 0, kinds[:1], *rest),
+        (sound, 0, kinds[::-1], *rest),
+        (sound, 0, (), *rest),
+        ([frame, other], 0, kinds, *rest),
+        ([frame, 5], 0, kinds, *rest),
+        (sound, 0, kinds, [BORN] * 3, *rest[1:]),
+        (sound, 0, kinds, [BORN], *rest[1:]),
+        (sound, 0, kinds, 5, *rest[1:]),
+        (sound, 0, (5,), *rest),
+        (sound, 0, kinds * 33, *rest),
+        (sound, 0, (kinds[0][:-1],), *rest),
+        (sound, 0, ((segments, b"oqbo", SHAPE, *mine),), *rest),
+        (sound, 0, (((*segments[:4], 5), b"oqbk", SHAPE, *mine),), *rest),
+        (sound, 0, ((segments, b"oqbk", (b"", 5, None, None), *mine),), *rest),
+        (sound, 0, ((segments, b"oqbk", 5, *mine),), *rest),
+        (sound, 0, ((segments, b"oqbk", SHAPE, {}, *mine[1:]),), *rest),
+        (sound, 0, ((segments, b"oqbk", SHAPE, 5, *mine[1:]),), *rest),
+        (sound, 0, ((segments, "oqbk", SHAPE, *mine),), *rest),
+        (sound, 0, [], *rest),
+        (5, 0, kinds, *rest),
     ]
     data = encode_frame(header, body) * 2
 
@@ -298,6 +310,7 @@ def test_no_reference_is_kept_or_given_away_by_bursts() -> None:
             _outcome(compiled.cut_frames, *arguments)
         for arguments in joins:
             _outcome(compiled.join_answers, *arguments)
+            _outcome(compiled.each_answer, *arguments)
 
     with stage(is_compiled=True):
         found = compiled.read_sends(*reads[0])

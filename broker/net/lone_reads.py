@@ -1,0 +1,85 @@
+"""Reads of the connections that send one small frame at a time, as clients do that wait for each answer.
+
+Many of them are ready together, and each has one frame: what it costs to read that one by one is more than what is done
+with it. So the sockets are read one after the other by compiled code at the begin of a round, and what they had waits
+for its connection's place in the row; frames that follow one another there may be handed over together. Where there is
+no such code, and for all other connections, each is read when its turn comes.
+
+What lies here is at most what one round may read, and is gone when the round ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from broker.net.served_connection import LONE_BYTES_MAX, ServedConnection
+from dledger.runtime.ready_sockets import READ
+from dledger_mq.message import compiled
+from dledger_mq.net.frame_socket import READ_BYTES
+from dledger_mq.remoting.frame import HEADER_BYTES_MAX, Frame
+
+TOGETHER_MIN: Final = 4
+"""Connections from which on it is worth its time."""
+
+Row = Iterable[tuple[ServedConnection, int]]
+"""Connections in their order, and what each is ready for."""
+
+
+class LoneReads:
+    """What was read and not handed over yet, by connection.
+
+    Attributes:
+        is_worth_it: whether frames of this round are handed over together; False once the first of some was not taken.
+    """
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self.is_worth_it = False
+        self._frame_bytes_max = frame_bytes_max
+        self._found: dict[ServedConnection, Frame | bytes | int] = {}
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def read(self, row: Row) -> None:
+        """Read of those connections that are likely to have one frame, if they are some."""
+        lone = [
+            connection
+            for connection, ready in row
+            if ready == READ and connection.is_lone and not connection.close_reason
+        ]
+        if len(lone) < TOGETHER_MIN:
+            return
+        found = compiled.receive_frames(
+            [connection.descriptor for connection in lone],
+            LONE_BYTES_MAX,
+            READ_BYTES,
+            self._frame_bytes_max,
+            HEADER_BYTES_MAX,
+            Frame,
+        )
+        if found is not None:
+            # Those for which there was no room are read when their turn comes.
+            self._found = dict(zip(lone, found, strict=False))
+            self.is_worth_it = True
+
+    def take(self, connection: ServedConnection) -> Frame | bytes | int | None:
+        """Take what was read of a connection; None: it was not."""
+        return self._found.pop(connection, None)
+
+    def run(self, row: Row) -> tuple[list[ServedConnection], list[Frame]]:
+        """Return the frames of the first connections in the row, as long as each has one."""
+        connections: list[ServedConnection] = []
+        frames: list[Frame] = []
+        for connection, _ in row:
+            found = self._found.get(connection)
+            if not isinstance(found, Frame) or connection.close_reason:
+                break
+            connections.append(connection)
+            frames.append(found)
+        return connections, frames
+
+    def forget(self) -> None:
+        """Forget what was read of connections that were closed since: nobody takes it."""
+        self._found.clear()
+        self.is_worth_it = False
