@@ -115,7 +115,7 @@ class ServedConnections:
             closed: called once for each connection that ended, however it ended.
             turn_ended: called when the frames of a turn, or of a round in it, were handed over.
             handle_together: called with frames of several connections before they are handed over one by one, as those
-                are that it does not take; it closes no connection. None: it takes none.
+                are that it does not take. None: it takes none.
             room: for unfinished frames.
             frame_bytes_max: see `FrameSocket`.
             unsent_bytes_max: see `FrameSocket`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import pytest
@@ -230,11 +231,34 @@ def alike_reads(draw: st.DrawFn) -> tuple[str, int, bytes]:
     return "read", draw(st.integers(0, 2)), b"".join(pieces)
 
 
+def cut(data: bytes) -> list[bytes]:
+    """The frames of a read."""
+    pieces, at = [], 0
+    while at < len(data):
+        end = at + 4 + struct.unpack_from(">i", data, at)[0]
+        pieces.append(data[at:end])
+        at = end
+    return pieces
+
+
+@st.composite
+def reads_of_several(draw: st.DrawFn) -> tuple[str, int, bytes]:
+    """One frame each of several connections, of one kind or of two in turn."""
+    _, _, one = draw(st.one_of(reads(), alike_reads(), alike_reads()))
+    _, _, other = draw(alike_reads())
+    if draw(st.booleans()):
+        return "together", 0, one
+    pairs = zip_longest(cut(one), cut(other), fillvalue=b"")
+    return "together", 0, b"".join(piece for pair in pairs for piece in pair)
+
+
 STEPS = st.one_of(
     reads(),
     reads(),
     alike_reads(),
     alike_reads(),
+    reads_of_several(),
+    reads_of_several(),
     st.sampled_from(
         [
             ("flush", 0, b""),
@@ -274,6 +298,8 @@ def carry_out(leader: TwinLeader, what: str, number: int, data: bytes) -> None:
                 leader.read(number, data)
             except FrameError:
                 origin.is_closed = origin.is_gone = True
+        case "together":
+            leader.read_together(data)
         case "flush" if is_leading:
             leader.commits.flush()
         case "commit" if is_leading:
@@ -369,6 +395,33 @@ def test_a_send_in_flight_that_is_divided_off_is_joined_by_its_repeat() -> None:
     )
     assert opaques(fast.origins[1].sent) == [9]
     assert sum(entry.body.count(b"x" * 500) for entry in fast.log.entries) == 6
+
+
+def test_sends_of_several_connections_are_divided_and_joined_as_those_of_one() -> None:
+    """An entry takes two, one client is gone, another sends again what is in flight, and the next leader goes on."""
+    together = b"".join(plain(number, f"k{number}", body=b"x" * 500) for number in range(6))
+    again = plain(9, "k4", body=b"x" * 500)
+    steps = [("together", 0, together), ("flush", 0, b""), ("go", 2, b""), ("read", 1, again)]
+    fast = run_both([*steps, ("commit", 0, b"")])
+    assert opaques(fast.origins[0].sent) == [99, 99, 0]
+    assert opaques(fast.origins[1].sent) == [1, 9]
+    assert [opaques(fast.origins[number].sent) for number in range(2, 6)] == [[2], [3], [4], [5]]
+    for lost in ("lose", "depose"):
+        fast = run_both([*steps, (lost, 0, b""), ("lead", 0, b"")])
+        assert opaques(fast.origins[5].sent) == [5]
+
+
+def test_sends_of_several_kinds_are_taken_together() -> None:
+    """Once a pattern of each is known: before, one that is new ends it."""
+    pieces = [plain(number, f"k{number}", b="TM"[number % 2]) for number in range(8)]
+    first, second = [b"".join(pieces[:4] * 2), b"".join(pieces)]
+    steps = [("together", 0, first), ("commit", 0, b"")]
+    fast, ordinary = TwinLeader(has_lane=True), TwinLeader(has_lane=False)
+    for step in (*FIRST, *steps, ("together", 0, second)):
+        carry_out(fast, *step)
+        carry_out(ordinary, *step)
+    assert fast.seen() == ordinary.seen()
+    run_both([*steps, ("together", 0, second)])
 
 
 def test_what_is_not_plain_keeps_its_turn() -> None:

@@ -28,6 +28,7 @@ from dledger import EntryId, NodeId, NotLeaderError, Role, TransferringError
 from dledger.raft.entry import EntryKind
 from dledger.raft.ids import Term
 from dledger_mq.message.ids import OffsetIdMaker
+from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.replies import SendReplies
 from tests.unit.server.lone_leader import LeaderLog
@@ -80,7 +81,7 @@ class TwinLeader:
     def __init__(self, *, has_lane: bool) -> None:
         self.state = BrokerState()
         self.log = TwinLog(self.state)
-        self.origins = [TwinOrigin(number) for number in range(1, 4)]
+        self.origins = [TwinOrigin(number) for number in range(1, 14)]
         self.unrouted: list[Any] = []
         catalog = Catalog(self.state.topics.get, self.state.groups.get)
         self.commits = Commits(
@@ -137,6 +138,22 @@ class TwinLeader:
         decoder = FrameDecoder()
         decoder.feed(data)
         self.dispatch.handle(cast("Any", self.origins[origin]), decoder.frames())
+
+    def read_together(self, data: bytes) -> None:
+        """Take one frame each of as many connections, those that are open."""
+        decoder = FrameDecoder()
+        decoder.feed(data)
+        open_ones = [origin for origin in self.origins if not origin.is_closed]
+        pairs = list(zip(open_ones, decoder.frames(), strict=False))
+        while pairs:
+            origins, frames = zip(*pairs, strict=True)
+            taken = self.dispatch.handle_together(cast("Any", list(origins)), list(frames))
+            if not taken:
+                try:
+                    self.dispatch.handle(cast("Any", origins[0]), [frames[0]])
+                except FrameError:
+                    origins[0].is_closed = origins[0].is_gone = True
+            del pairs[: taken or 1]
 
     def commit(self) -> None:
         self.commits.flush()

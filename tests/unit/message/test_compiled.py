@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import zlib
@@ -37,6 +38,7 @@ TWINS = (
     "tests/property/store/test_encoded_runs_twin.py",
     "tests/property/service/test_batches_twin.py",
     "tests/property/net/test_cut_frames_twin.py",
+    "tests/property/net/test_sockets_twin.py",
     "tests/unit/remoting/test_send_patterns.py",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_the_fold",
@@ -45,6 +47,7 @@ TWINS = (
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_filters",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_pulls",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_bursts",
+    "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_sockets",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_columns",
     *(("tests/property/pipeline/test_columns_twin.py",) if find_spec("pyarrow") else ()),
 )
@@ -323,6 +326,42 @@ def test_no_reference_is_kept_or_given_away_by_bursts() -> None:
             use_all()
         assert [sys.getrefcount(each) for each in watched if each is not None] == before
         assert sys.getallocatedblocks() - blocks < 50, "one for each round would be a leak"
+
+
+@needs_compiled
+def test_no_reference_is_kept_or_given_away_by_sockets() -> None:
+    """On all ways out, as before."""
+    data, other = encode_frame(b"header", b"x" * 600), b"no frame"
+    limits = (9999, 99_999, 9999, 999)
+
+    def fail(*_arguments: Any) -> Any:
+        raise ZeroDivisionError
+
+    watched: list[Any] = [data, other, fail, Frame, None]
+    with stage(is_compiled=True), socket.socket() as unconnected:
+        near, far = socket.socketpair()
+        with near, far:
+            both = [near.fileno(), far.fileno()]
+
+            def use_all() -> None:
+                for make in (Frame, fail):
+                    for sent in (data, other):
+                        assert compiled.send_each(both, [sent, data]) == [len(sent), len(data)]
+                        _outcome(compiled.receive_frames, both, *limits, make)
+                for wrong in (5, ["x"], [-1], [unconnected.fileno()]):
+                    _outcome(compiled.receive_frames, wrong, *limits, Frame)
+                    _outcome(compiled.send_each, wrong, [data])
+                _outcome(compiled.receive_frames, both, *limits, Frame)
+                _outcome(compiled.send_each, both, [data, 5])
+                _outcome(compiled.send_each, both, [data])
+
+            use_all()
+            before = [sys.getrefcount(each) for each in watched if each is not None]
+            blocks = sys.getallocatedblocks()
+            for _ in range(50):
+                use_all()
+            assert [sys.getrefcount(each) for each in watched if each is not None] == before
+            assert sys.getallocatedblocks() - blocks < 50, "one for each round would be a leak"
 
 
 class Unequal:

@@ -152,7 +152,7 @@ def test_sends_of_several_kinds_and_clients_are_read_in_their_order() -> None:
         (8, b"\1\1\1"),
         (1, b"\2\2\2"),
     ]
-    assert found[1] == [1070, 1140, 1210]
+    assert found[1] == [1071, 1142, 1213]
     full = read([frame(), frame()], size_bytes=10_000)
     assert full is not None
     assert full[2] == []
@@ -221,12 +221,21 @@ def test_the_least_and_the_most_are_read() -> None:
     [
         {"frames": ()},
         {"first": -1},
-        {"segments": ()},
-        {"segments": (b"",) * 4 + (None,)},
-        {"order": b"oqb"},
-        {"order": b"oqbb"},
-        {"shape": (b"",)},
-        {"shape": ("", b"", 1, None)},
+        {"born_hosts": None},
+        *(
+            {"kinds": ((*kind_of()[:at], part, *kind_of()[at + 1 :]),)}
+            for at, part in (
+                (0, ()),
+                (0, (b"",) * 4 + (None,)),
+                (1, b"oqb"),
+                (1, b"oqbb"),
+                (2, (b"",)),
+                (2, ("", b"", 1, None)),
+                (6, -1),
+            )
+        ),
+        {"kinds": (kind_of()[:-1],)},
+        {"kinds": (5,)},
     ],
     ids=lambda changed: "-".join(changed),
 )
@@ -243,7 +252,10 @@ class Failing(dict[int, Any]):
 
 
 FAILURES: dict[str, Callable[[], dict[str, Any]]] = {
-    "a queue fails": lambda: {"frames": [frame()], "queues": Failing()},
+    "a queue fails": lambda: {
+        "frames": [frame()],
+        "kinds": ((*kind_of()[:3], Failing(), 1, 2, 50),),
+    },
     "no frame": lambda: {"frames": [frame(), 5]},
 }
 
