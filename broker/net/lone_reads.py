@@ -23,11 +23,11 @@ TOGETHER_MIN: Final = 4
 """Connections from which on it is worth its time."""
 
 Row = Iterable[tuple[ServedConnection, int]]
-"""Connections in their order, and what each is ready for."""
+"""Connections in their order, each with the bits of epoll."""
 
 
 class LoneReads:
-    """What was read and not handed over yet, by connection.
+    """Reads that were not handed over yet, by connection.
 
     Attributes:
         is_worth_it: whether frames of this round are handed over together; False once the first of some was not taken.

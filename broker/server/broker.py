@@ -21,6 +21,7 @@ from broker.access.rule_files import RuleFiles
 from broker.access.rules import AccessRules
 from broker.net.listener import Listener, ListenerLimits
 from broker.net.served_connections import TURN_S
+from broker.net.shared_writes import send_each
 from broker.server.access_keeper import AccessKeeper
 from broker.server.config import BrokerConfig, why_same_follower_id
 from broker.server.controller import BrokerController
@@ -54,7 +55,7 @@ from dledger import (
 from dledger.runtime.secret_file import SecretFile
 from dledger.storage.lock import StoreLock
 from dledger_mq.net.address import Address
-from dledger_mq.net.frame_socket import FrameSocket, send_each
+from dledger_mq.net.frame_socket import FrameSocket
 from dledger_mq.net.listening import bind, bound_address, start_accepting
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame

@@ -1,7 +1,7 @@
 /* What a server does for each connection that is ready at the same time as others: one system call, and some numbers.
  *
- *     receive_frames   what sockets have, each as a frame if that is all        (broker/net/served_connections.py)
- *     send_each        bytes to sockets, to each its own                        (dledger_mq/net/frame_socket.py)
+ *     receive_frames   what sockets have, each as a frame if that is all        (broker/net/lone_reads.py)
+ *     send_each        bytes to sockets, to each its own                        (broker/net/shared_writes.py)
  *
  * The calls are made one after the other without the interpreter in between. Neither waits, nor decides on an error: its
  * number is what is returned for that socket. What is received is hostile, and taken for a frame only if its own numbers

@@ -159,7 +159,7 @@ SentColumns = tuple[list[Any], list[int], list[bytes], list[int]]
 """Of sends: staged messages, the bytes of all of them up to the end of each, unique keys, opaque numbers."""
 
 SentKind = tuple[tuple[bytes, ...], bytes, ShapeParts, Any, int, int, int]
-"""What sends share whose headers follow one pattern: the bytes of a header between its values and the order of these,
+"""All that sends share whose headers follow one pattern: the bytes of a header between its values, the order of these,
 the shape of properties, what has the end of a queue for its id, None for none, system flag and flag of the messages,
 and what a record takes beside body and properties."""
 

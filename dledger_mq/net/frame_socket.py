@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 
-from dledger_mq.message import compiled
 from dledger_mq.net.tls import TlsError
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import FRAME_BYTES_MAX, Frame, FrameDecoder
@@ -344,7 +343,7 @@ class FrameSocket(ABC):
         return not (self._queue or self.close_reason) and self._cipher is None
 
     def was_sent(self, data: bytes, sent: int) -> None:
-        """Do what `send_nowait` does once the socket took so many bytes, or none with an error; see `send_each`."""
+        """Do what `send_nowait` does once the socket took so many bytes, or none with an error; for `send_each`."""
         if self.close_reason:
             return
         if sent < 0:
@@ -440,33 +439,6 @@ class FrameSocket(ABC):
         self._decoder.forget()  # others get its room, before this object is collected
         self._part_from(self._sock)
         self._sock.close()
-
-
-def send_each(connections: Sequence[FrameSocket], pieces: Sequence[bytes]) -> None:
-    """Send each of some connections what is its own, as `send_nowait` does; none of them comes twice.
-
-    Where no bytes wait for a connection in plain text, they go to their sockets in one compiled loop, if there is one.
-    """
-    plain: list[FrameSocket] = []
-    texts: list[bytes] = []
-    others: list[tuple[FrameSocket, bytes]] = []
-    for connection, data in zip(connections, pieces, strict=True):
-        if connection.takes_directly:
-            plain.append(connection)
-            texts.append(data)
-        else:
-            others.append((connection, data))
-    counts = compiled.send_each([connection.descriptor for connection in plain], texts)
-    if counts is None:
-        others += zip(plain, texts, strict=True)
-    else:
-        for connection, data, sent in zip(plain, texts, counts, strict=True):
-            if sent == len(data):
-                connection.sent_bytes += sent
-            else:
-                connection.was_sent(data, sent)
-    for connection, data in others:
-        connection.send_nowait(data)
 
 
 def _joined_from(pieces: Sequence[bytes | memoryview], start: int) -> bytes:

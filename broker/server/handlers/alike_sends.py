@@ -46,12 +46,12 @@ def asks_for_more(fields: SendFields) -> bool:
 
 
 class ReadBefore(NamedTuple):
-    """What was read before of the same frames.
+    """The sends that were read before of the same frames.
 
     Attributes:
         kinds: those of the sends that were read.
         born_hosts: of all frames, or that of each.
-        sends, size_bytes: how many sends that were read, and what they take of the room for records.
+        sends, size_bytes: how many they are, and what they take of the room for records.
     """
 
     kinds: tuple[SentKind, ...]
@@ -152,6 +152,7 @@ class AlikeSends:
     def _read_kinds(
         self, frames: list[Frame], at: int, kinds: tuple[SentKind, ...], before: ReadBefore
     ) -> SentColumns | None:
+        """Read the sends from `at` on that are of one of these kinds; None: there is no compiled code."""
         count_room, bytes_room = self._commits.room
         return compiled.read_sends(
             frames,

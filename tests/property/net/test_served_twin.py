@@ -22,9 +22,10 @@ from trio.testing import wait_all_tasks_blocked
 from broker.net import lone_reads, served_connections
 from broker.net.served_connection import ServedConnection
 from broker.net.served_connections import ServedConnections
+from broker.net.shared_writes import send_each
 from dledger.runtime.frame_room import FrameRoom
 from dledger_mq.net.connection import Connection
-from dledger_mq.net.frame_socket import FrameSocket, send_each
+from dledger_mq.net.frame_socket import FrameSocket
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import FRAME_BYTES_MAX, Frame, encode_frame
 

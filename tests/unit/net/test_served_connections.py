@@ -16,8 +16,9 @@ from trio.testing import wait_all_tasks_blocked
 from broker.net import served_connections
 from broker.net.served_connection import LONE_BYTES_MAX, ServedConnection
 from broker.net.served_connections import FRAMES_MAX, ServedConnections
+from broker.net.shared_writes import send_each
 from dledger.runtime.frame_room import FrameRoom
-from dledger_mq.net.frame_socket import READ_BYTES, FrameSocket, send_each
+from dledger_mq.net.frame_socket import READ_BYTES, FrameSocket
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame, FrameDecoder, encode_frame
 from tests.stages import needs_compiled
