@@ -12,9 +12,11 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from broker.access.guard import AccessGuard
+from broker.access.rules import AccessRules
 from dledger_mq.message.batch import BatchItem, encode_batch
 from dledger_mq.remoting.errors import FrameError
-from dledger_mq.remoting.frame import encode_frame
+from dledger_mq.remoting.frame import Frame, FrameDecoder, encode_frame
 from dledger_mq.remoting.header import encode_command, make_request
 from dledger_mq.remoting.requests import SEND_LONG_NAMES
 from tests.property.server.twin_leaders import BODY_BYTES_MAX, TwinLeader
@@ -422,6 +424,60 @@ def test_sends_of_several_kinds_are_taken_together() -> None:
         carry_out(ordinary, *step)
     assert fast.seen() == ordinary.seen()
     run_both([*steps, ("together", 0, second)])
+
+
+@pytest.mark.parametrize("what", ["read", "together"])
+def test_a_key_that_comes_twice_at_once_is_a_repeat(what: str) -> None:
+    pieces = [plain(number, f"k{number % 4}") for number in range(6)]
+    fast = run_both([(what, 0, b"".join(pieces)), ("commit", 0, b"")])
+    assert [
+        sum(entry.body.count(b"k%d" % key) for entry in fast.log.entries) for key in range(4)
+    ] == [1] * 4
+
+
+@pytest.mark.parametrize("staged_count", [18, 20])
+def test_no_more_sends_of_several_connections_are_taken_than_there_is_room_for(
+    staged_count: int,
+) -> None:
+    """The others are refused, whatever their kind."""
+    pieces = [plain(number, f"k{number}", b="TM"[number % 2]) for number in range(10)]
+    known = [("together", 0, b"".join(pieces[at:])) for at in (0, 1)]
+    staged = b"".join(plain(number, f"s{number}") for number in range(staged_count))
+    again = [piece.replace(b"k", b"m") for piece in pieces]
+    steps = [*known, *[("commit", 0, b"")] * 3, ("read", 12, staged)]
+    fast, ordinary = TwinLeader(has_lane=True), TwinLeader(has_lane=False)
+    for step in (*FIRST, *steps):
+        carry_out(fast, *step)
+        carry_out(ordinary, *step)
+    room = fast.commits.room[0]
+    assert 0 < room < len(again)
+    for leader in (fast, ordinary):
+        leader.read_together(b"".join(again))
+        assert leader.commits.room[0] <= 0
+    assert fast.seen() == ordinary.seen()
+
+
+def frames_in(*pieces: bytes) -> list[Frame]:
+    decoder = FrameDecoder()
+    decoder.feed(b"".join(pieces))
+    return decoder.frames()
+
+
+def test_what_may_ask_for_a_reply_or_has_to_be_admitted_goes_the_ordinary_way() -> None:
+    """Somebody looks at each of these."""
+    leader = TwinLeader(has_lane=True)
+    for step in FIRST:
+        carry_out(leader, *step)
+    reply = "UNIQ_KEY\x01r{}\x02REPLY_TO_CLIENT\x01me\x02"
+    asked = frames_in(*(plain(number, "", i=reply.format(number)) for number in range(5)))
+    usual = frames_in(*(plain(number, f"k{number}") for number in range(5)))
+    origins: list[Any] = leader.origins[:5]
+    assert leader.dispatch.handle_together(origins, asked) == 0
+    assert leader.dispatch.handle_together(origins, usual[:3]) == 0
+    leader.dispatch.guard = AccessGuard(AccessRules())
+    assert leader.dispatch.handle_together(origins, usual) == 0
+    leader.dispatch.guard = None
+    assert leader.dispatch.handle_together(origins, [*usual[:4], asked[4]]) == 4
 
 
 def test_what_is_not_plain_keeps_its_turn() -> None:

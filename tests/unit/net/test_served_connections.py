@@ -21,7 +21,7 @@ from dledger.runtime.frame_room import FrameRoom
 from dledger_mq.net.frame_socket import READ_BYTES, FrameSocket
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame, FrameDecoder, encode_frame
-from tests.stages import needs_compiled
+from tests.stages import EACH, needs_compiled, stage
 
 TIMEOUT_S = 60.0
 FRAME = encode_frame(b"h", b"body")
@@ -776,9 +776,8 @@ async def test_the_end_and_the_failure_of_lone_connections_are_told() -> None:
         assert "together:4 of 4" in server.told
 
 
-async def test_each_of_several_connections_gets_its_own_bytes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize("is_compiled", EACH)
+async def test_each_of_several_connections_gets_its_own_bytes(is_compiled: bool) -> None:
     """Behind what waits for it, as far as its socket takes them, and none of one that is closed."""
     server = Server(unsent_bytes_max=64 << 20)
     clients = lone_ones(server, 5)
@@ -789,9 +788,11 @@ async def test_each_of_several_connections_gets_its_own_bytes(
         assert waiting.unsent_bytes
         closed.close("by the test")
         reset(clients[3])
-        send_each(
-            [waiting, closed, greedy, broken, plain], [b"behind", b"lost", large, b"lost", b"all"]
-        )
+        with stage(is_compiled=is_compiled):
+            send_each(
+                [waiting, closed, greedy, broken, plain],
+                [b"behind", b"lost", large, b"lost", b"all"],
+            )
         assert 0 < greedy.unsent_bytes < len(large)
         assert greedy.sent_bytes == len(large) - greedy.unsent_bytes
         assert broken.close_reason.startswith("write failed: [Errno")
