@@ -5,7 +5,7 @@ with it. So the sockets are read one after the other by compiled code at the beg
 for its connection's place in the row; frames that follow one another there may be handed over together. Where there is
 no such code, and for all other connections, each is read when its turn comes.
 
-What lies here is at most what one round may read, and is gone when the round ends.
+All that lies here is gone when the round ends. It is at most what fits the buffer of one read.
 """
 
 from __future__ import annotations
@@ -37,9 +37,6 @@ class LoneReads:
         self.is_worth_it = False
         self._frame_bytes_max = frame_bytes_max
         self._found: dict[ServedConnection, Frame | bytes | int] = {}
-
-    def __len__(self) -> int:
-        return len(self._found)
 
     def read(self, row: Row) -> None:
         """Read of those connections that are likely to have one frame, if they are some."""
@@ -80,6 +77,6 @@ class LoneReads:
         return connections, frames
 
     def forget(self) -> None:
-        """Forget what was read of connections that were closed since: nobody takes it."""
+        """Forget what is left at the end of a round: it was handed over together, or its connection was closed."""
         self._found.clear()
         self.is_worth_it = False

@@ -284,8 +284,7 @@ class ServedConnections:
         self._lone_reads.is_worth_it = taken >= TOGETHER_MIN
         now = trio.current_time()
         for connection, frame in zip(connections[:taken], frames, strict=False):
-            self._row.popleft()
-            self._lone_reads.take(connection)
+            self._row.popleft()  # it stands there once: nobody asks for its read again
             connection.frame_came(frame, now)
         return taken == len(frames)
 
