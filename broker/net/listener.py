@@ -10,13 +10,9 @@ from typing import Final
 
 import trio
 
+from broker.net.lone_reads import TogetherHandler
 from broker.net.served_connection import ServedConnection
-from broker.net.served_connections import (
-    FramesHandler,
-    ServedConnections,
-    TogetherHandler,
-    TurnEnd,
-)
+from broker.net.served_connections import FramesHandler, ServedConnections, TurnEnd
 from broker.net.tls_door import TlsDoor
 from dledger.runtime import descriptors
 from dledger.runtime.frame_room import ROOM_BYTES_MAX, FrameRoom, Holder

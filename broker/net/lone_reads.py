@@ -1,16 +1,16 @@
 """Reads of the connections that send one small frame at a time, as clients do that wait for each answer.
 
 Many of them are ready together, and each has one frame: what it costs to read that one by one is more than what is done
-with it. So the sockets are read one after the other by compiled code at the begin of a round, and what they had waits
-for its connection's place in the row; frames that follow one another there may be handed over together. Where there is
-no such code, and for all other connections, each is read when its turn comes.
+with it. So the sockets are read one after the other by compiled code at the begin of a round, and frames that were all
+that a socket had are handed over together. What is not taken so waits for its connection's place in the row. Where
+there is no such code, and for all other connections, each is read when its turn comes.
 
 All that lies here is gone when the round ends. It is at most what fits the buffer of one read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Final
 
 from broker.net.served_connection import LONE_BYTES_MAX, ServedConnection
@@ -22,19 +22,17 @@ from dledger_mq.remoting.frame import HEADER_BYTES_MAX, Frame
 TOGETHER_MIN: Final = 4
 """Connections from which on it is worth its time."""
 
+TogetherHandler = Callable[[list[ServedConnection], list[Frame]], Sequence[int]]
+"""Takes frames of as many connections, of each the only one that was read; returns the places of those it took."""
+
 Row = Iterable[tuple[ServedConnection, int]]
 """Connections in their order, each with the bits of epoll."""
 
 
 class LoneReads:
-    """Reads that were not handed over yet, by connection.
-
-    Attributes:
-        is_worth_it: whether frames of this round are handed over together; False once the first of some was not taken.
-    """
+    """Reads that were not handed over yet, by connection."""
 
     def __init__(self, frame_bytes_max: int) -> None:
-        self.is_worth_it = False
         self._frame_bytes_max = frame_bytes_max
         self._found: dict[ServedConnection, Frame | bytes | int] = {}
 
@@ -58,25 +56,23 @@ class LoneReads:
         if found is not None:
             # Those for which there was no room are read when their turn comes.
             self._found = dict(zip(lone, found, strict=False))
-            self.is_worth_it = True
 
     def take(self, connection: ServedConnection) -> Frame | bytes | int | None:
         """Take what was read of a connection; None: it was not."""
         return self._found.pop(connection, None)
 
-    def run(self, row: Row) -> tuple[list[ServedConnection], list[Frame]]:
-        """Return the frames of the first connections in the row, as long as each has one."""
-        connections: list[ServedConnection] = []
-        frames: list[Frame] = []
-        for connection, _ in row:
-            found = self._found.get(connection)
-            if not isinstance(found, Frame) or connection.close_reason:
-                break
-            connections.append(connection)
-            frames.append(found)
-        return connections, frames
+    def hand_over(self, handle: TogetherHandler, now: float) -> Set[ServedConnection]:
+        """Hand over the frames that each were a read, if they are some; return the connections whose one was taken."""
+        frames = {each: found for each, found in self._found.items() if isinstance(found, Frame)}
+        if len(frames) < TOGETHER_MIN:
+            return frozenset()
+        connections = list(frames)
+        taken = [connections[place] for place in handle(connections, list(frames.values()))]
+        for connection in taken:
+            del self._found[connection]
+            connection.frame_came(frames[connection], now)
+        return frozenset(taken)
 
     def forget(self) -> None:
-        """Forget what is left at the end of a round: it was handed over together, or its connection was closed."""
+        """Forget what is left at the end of a round: reads of connections that were closed meanwhile."""
         self._found.clear()
-        self.is_worth_it = False

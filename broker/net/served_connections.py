@@ -18,14 +18,14 @@ import logging
 import select
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Final
 
 import trio
 
 from broker.net.handshakes import Handshakes, first_to_shake
-from broker.net.lone_reads import TOGETHER_MIN, LoneReads
+from broker.net.lone_reads import LoneReads, TogetherHandler
 from broker.net.served_connection import ServedConnection
 from broker.net.tls_door import TlsDoor
 from broker.net.unsent_answers import CONNECTIONS_MAX, UnsentAnswers
@@ -62,9 +62,6 @@ _REST_TURN: Final = 0
 FramesHandler = Callable[[ServedConnection, list[Frame]], int | None]
 """Returns how many of the frames it took, the first ones: one at least, or all of them (None)."""
 
-TogetherHandler = Callable[[list[ServedConnection], list[Frame]], int]
-"""Takes frames of as many connections, of each the only one that was read; returns how many it took, the first ones."""
-
 TurnEnd = Callable[[], bool]
 """Returns whether the loop's other tasks have to go on with what came."""
 
@@ -74,9 +71,9 @@ def _nothing_to_do() -> bool:
     return False
 
 
-def _take_none(_connections: list[ServedConnection], _frames: list[Frame]) -> int:
+def _take_none(_connections: list[ServedConnection], _frames: list[Frame]) -> Sequence[int]:
     """Take no frames together."""
-    return 0
+    return ()
 
 
 class ServedConnections:
@@ -206,17 +203,15 @@ class ServedConnections:
         if not self._row:
             self._begin_round()
         while self._go_on(began_s + TURN_S) and perf_counter() < began_s + SHORT_S:
-            self._begin_round()
-            if not self._row:
+            if not self._begin_round():
                 return
 
     def _go_on(self, end_s: float) -> bool:
         """Go on with the round until a time; return whether it ended, and nothing that came waits for others."""
         row = self._row
         while row:
-            if not (self._lone_reads.is_worth_it and self._hand_over_together()):
-                connection, ready = row.popleft()
-                self._serve(connection, ready, end_s)
+            connection, ready = row.popleft()
+            self._serve(connection, ready, end_s)
             # A write, or a read without a whole frame, takes its time, too.
             if perf_counter() >= end_s:
                 break
@@ -227,8 +222,14 @@ class ServedConnections:
         self._notify_ended()
         return not (is_waited_for or self._rests)
 
-    def _begin_round(self) -> None:
-        """Put in the row who is ready, a few of those without a handshake, and the rest that has waited longest."""
+    def _begin_round(self) -> bool:
+        """Put in the row who is ready, a few of those without a handshake, and the rest that has waited longest.
+
+        Frames that are handed over together are so at once; their connections are not in the row any more.
+
+        Returns:
+            Whether anybody was ready.
+        """
         row, rests = self._row, self._rests
         shaking: list[ServedConnection] = []
         for connection, ready in self.ready.take():
@@ -240,10 +241,17 @@ class ServedConnections:
             if ready:
                 row.append((connection, ready))
         row.extend((connection, READ) for connection in first_to_shake(shaking))
-        if not (self.is_crowded or self.room.is_short):
-            self._lone_reads.read(row)
         if rests:
             row.append((next(iter(rests)), _REST_TURN))
+        is_any_ready = bool(row)
+        if not (self.is_crowded or self.room.is_short):
+            self._lone_reads.read(row)
+            taken = self._lone_reads.hand_over(self._handle_together, trio.current_time())
+            if taken:
+                others = [each for each in row if each[0] not in taken]
+                row.clear()
+                row.extend(others)
+        return is_any_ready
 
     def _serve(self, connection: ServedConnection, ready: int, end_s: float) -> None:
         """Do for a connection what can be done; one that misbehaves is closed, with one log line."""
@@ -273,20 +281,6 @@ class ServedConnections:
             connection.has_spoken = True
             self.mute.pop(connection, None)
         return frames
-
-    def _hand_over_together(self) -> bool:
-        """Hand over the frames at the begin of the row together, of which each was a read; return whether all went."""
-        connections, frames = self._lone_reads.run(self._row)
-        if not frames:
-            return False
-        taken = self._handle_together(connections, frames)
-        # If so few were taken, the others are likely to be as the next one is, and each try costs a look.
-        self._lone_reads.is_worth_it = taken >= TOGETHER_MIN
-        now = trio.current_time()
-        for connection, frame in zip(connections[:taken], frames, strict=False):
-            self._row.popleft()  # it stands there once: nobody asks for its read again
-            connection.frame_came(frame, now)
-        return taken == len(frames)
 
     def _hand_over(self, connection: ServedConnection, frames: list[Frame], end_s: float) -> None:
         """Hand over frames of one read, one portion at least; those for which a turn has no time are its rest.

@@ -454,18 +454,20 @@ class Broker:
             connection.close("internal error")
             return None
 
-    def _received_together(self, connections: Sequence[FrameSocket], frames: list[Frame]) -> int:
-        """Carry out those requests of several connections that are plain; return how many, the first ones."""
+    def _received_together(
+        self, connections: Sequence[FrameSocket], frames: list[Frame]
+    ) -> Sequence[int]:
+        """Carry out those requests of several connections that are plain; return their places."""
         self._is_turn = True
         origins = [origin for each in connections if (origin := self._origins.get(each))]
         if len(origins) < len(connections):
-            return 0  # each had a frame before, unless that was a mistake of ours
+            return ()  # each had a frame before, unless that was a mistake of ours
         try:
             return self._controller.handle_together(origins, frames)
         except Exception as error:  # whose it is, the ordinary way finds out
             if not self._mistakes.note(error, f"requests of {len(origins)} clients"):
                 raise
-            return 0
+            return ()
 
     def _staged(self) -> None:
         """Let what is staged be proposed: at the end of this turn of the connections while there is one, else soon."""

@@ -81,8 +81,8 @@ class BrokerController:
         """
         return self._dispatch.handle(origin, frames, is_over)
 
-    def handle_together(self, origins: Sequence[Origin], frames: list[Frame]) -> int:
-        """Carry out requests of as many clients, the first ones, as far as they are plain; return how many."""
+    def handle_together(self, origins: Sequence[Origin], frames: list[Frame]) -> Sequence[int]:
+        """Carry out those requests of as many clients that are plain; return their places."""
         return self._dispatch.handle_together(origins, frames)
 
     def connection_closed(self, number: int) -> None:

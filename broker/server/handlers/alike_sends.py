@@ -30,6 +30,11 @@ from dledger_mq.remoting.send_patterns import SendPattern
 PATTERNS_MAX: Final = 64
 """By topic and producer group; more are emptied. Compiled code takes as many kinds at once."""
 
+LOOKS_MAX: Final = 4
+"""Headers of a round that may follow no pattern, or need a new one, until the others go the ordinary way."""
+
+_SEND_MARK: Final = b'"code":310'
+
 FindEnd = Callable[[PlainTopic, QueueId], "QueueEnd | None"]
 """Returns the end of a queue that plain sends may go to; None: they may not."""
 
@@ -93,34 +98,41 @@ class AlikeSends:
         found = self._read(frames, at, command, ReadBefore((), born_host, 0, 0))
         return None if found is None else found[0]
 
-    def of_several(self, frames: list[Frame], born_hosts: list[bytes]) -> SentColumns:
-        """Read the sends of as many connections that follow patterns, up to the first that does not.
+    def of_several(
+        self, frames: list[Frame], born_hosts: list[bytes]
+    ) -> tuple[list[int], SentColumns]:
+        """Read those of the sends of as many connections that follow patterns; return their places, too.
 
-        None of them asks for a reply. No more than one pattern is made anew: where headers follow none, to look for one
-        costs more than it saves.
+        None of them asks for a reply. No more than one pattern is made anew, and few are looked at that follow none: to
+        look for one costs more than it saves.
         """
+        likely = [at for at, frame in enumerate(frames) if _may_be_alike(frame.header)]
+        some, hosts = [frames[at] for at in likely], [born_hosts[at] for at in likely]
+        places: list[int] = []
         messages: list[StagedMessage] = []
         ends: list[int] = []
         keys: list[bytes] = []
         opaques: list[int] = []
         kinds: tuple[SentKind, ...] = ()
-        is_new = False
-        while len(keys) < len(frames) and len(kinds) < PATTERNS_MAX and not is_new:
-            at = len(keys)
-            command = _send_in(frames[at])
-            if command is None or command.flag or REPLY_TO_CLIENT in frames[at].header:
-                break
-            found = self._read(
-                frames, at, command, ReadBefore(kinds, born_hosts, at, ends[-1] if ends else 0)
-            )
+        at, looks = 0, 0
+        while at < len(some) and len(kinds) < PATTERNS_MAX and looks < LOOKS_MAX:
+            command = _send_in(some[at])
+            found = None
+            if command is not None and not command.flag:
+                before = ReadBefore(kinds, hosts, len(keys), ends[-1] if ends else 0)
+                found = self._read(some, at, command, before)
             if found is None:
-                break
+                at, looks = at + 1, looks + 1
+                continue
             more, kinds, is_new = found
             messages += more[0]
             ends += more[1]
             keys += more[2]
             opaques += more[3]
-        return messages, ends, keys, opaques
+            places += likely[at : at + len(more[0])]
+            at += len(more[0])
+            looks += LOOKS_MAX if is_new else 0
+        return places, (messages, ends, keys, opaques)
 
     def _read(
         self, frames: list[Frame], at: int, command: SendRequest, before: ReadBefore
@@ -184,6 +196,11 @@ class AlikeSends:
             fields.flag,
             RECORD_OVERHEAD_MAX + len(topic.name),
         )
+
+
+def _may_be_alike(header: bytes) -> bool:
+    """Return False if a header is surely none that `of_several` takes; a quick look."""
+    return _SEND_MARK in header and REPLY_TO_CLIENT not in header
 
 
 def _send_in(frame: Frame) -> SendRequest | None:

@@ -261,20 +261,20 @@ class SendLane:
 
     def take_together(
         self, origins: Sequence[Origin], frames: list[Frame], *, deadline_ms: int
-    ) -> int:
+    ) -> Sequence[int]:
         """See `SendsLane`."""
-        if len(frames) < ALIKE_MIN or not self._is_open():
-            return 0
-        columns = self._alike.of_several(frames, [origin.born_host for origin in origins])
-        count = len(columns[0])
-        if count < ALIKE_MIN:
-            return 0
-        burst = LoneSends(self, origins[:count], RequestCode.SEND_MESSAGE_V2, deadline_ms)
+        if not self._is_open():
+            return ()
+        places, columns = self._alike.of_several(frames, [origin.born_host for origin in origins])
+        if len(places) < ALIKE_MIN:
+            return ()
+        its_origins = [origins[place] for place in places]
+        burst = LoneSends(self, its_origins, RequestCode.SEND_MESSAGE_V2, deadline_ms)
         if not self._add(burst, columns):
-            return 0
-        burst.frames = frames[:count]
+            return ()
+        burst.frames = [frames[place] for place in places]
         self._commits.wait(self._commits.staging.stage_all(burst.messages, burst.ends[-1]), burst)
-        return count
+        return places
 
     def _gather(
         self, burst: Burst, frames: Sequence[Frame], at: int, command: Command | None

@@ -73,13 +73,13 @@ class SendsLane(RequestLane[SendRequest], Protocol):
 
     def take_together(
         self, origins: Sequence[Origin], frames: list[Frame], *, deadline_ms: int
-    ) -> int:
-        """Carry out the first of some requests, each of another client's own connection, as many as are plain sends.
+    ) -> Sequence[int]:
+        """Carry out those of some requests, each of another client's own connection, that are plain sends.
 
         It takes none that `Dispatch.seen` might have to look at.
 
         Returns:
-            How many it took.
+            The places of those that it took.
         """
         ...
 
@@ -149,16 +149,16 @@ class Dispatch:
             return self._carry_out(origin, frames, is_over)
         return self._carry_out_admitted(self.guard, origin, frames, is_over)
 
-    def handle_together(self, origins: Sequence[Origin], frames: list[Frame]) -> int:
-        """Carry out the first of some requests, each of another client's own connection, as far as they are plain.
+    def handle_together(self, origins: Sequence[Origin], frames: list[Frame]) -> Sequence[int]:
+        """Carry out those of some requests, each of another client's own connection, that are plain.
 
-        The others are for `handle`, which does the same with each.
+        The others are for `handle`, which would have done the same with these.
 
         Returns:
-            How many were carried out.
+            The places of those that were carried out.
         """
         if self.guard is not None or self.lane is None:
-            return 0
+            return ()
         return self.lane.take_together(origins, frames, deadline_ms=self._now_ms() + HOLD_MS)
 
     def _carry_out_admitted(

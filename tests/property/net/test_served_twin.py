@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from re import sub
 from typing import Final, cast
 
@@ -148,23 +148,28 @@ class OneTaskServer(Server):
     def add(self, far: socket.socket) -> FrameSocket:
         return self._served.add(far)
 
-    def handle_together(self, _connections: list[ServedConnection], _frames: list[Frame]) -> int:
+    def handle_together(
+        self, _connections: list[ServedConnection], _frames: list[Frame]
+    ) -> Sequence[int]:
         """Take none."""
-        return 0
+        return ()
 
 
 class TogetherServer(OneTaskServer):
     """One task for all, which hands over what several had together, and answers it in one go."""
 
-    def handle_together(self, connections: list[ServedConnection], frames: list[Frame]) -> int:
-        """Take those at the begin that are usual; now and then one less."""
-        usual = list(takewhile(lambda frame: frame.body in {b"small", b"large"}, frames))
+    def handle_together(
+        self, connections: list[ServedConnection], frames: list[Frame]
+    ) -> Sequence[int]:
+        """Take those that are usual; now and then all but the first."""
         self.calls += 1
-        taken = max(0, len(usual) - self.calls % 2)
-        for connection, frame in zip(connections[:taken], usual, strict=False):
-            self.handled[self.numbers[connection]].append(frame.body)
-        sizes = [LARGE_BYTES if frame.body == b"large" else 10 for frame in usual[:taken]]
-        send_each(connections[:taken], [encode_frame(b"", bytes(size)) for size in sizes])
+        usual = [at for at, frame in enumerate(frames) if frame.body in {b"small", b"large"}]
+        taken = usual[self.calls % 2 :]
+        for at in taken:
+            self.handled[self.numbers[connections[at]]].append(frames[at].body)
+        sizes = [LARGE_BYTES if frames[at].body == b"large" else 10 for at in taken]
+        answers = [encode_frame(b"", bytes(size)) for size in sizes]
+        send_each([connections[at] for at in taken], answers)
         return taken
 
 

@@ -322,9 +322,16 @@ def carry_out(leader: TwinLeader, what: str, number: int, data: bytes) -> None:
             origin.is_gone = True
 
 
+def twins() -> tuple[TwinLeader, TwinLeader]:
+    """One with the lane, and one that does the same in the same order without it."""
+    fast, ordinary = TwinLeader(has_lane=True), TwinLeader(has_lane=False)
+    ordinary.ahead = fast
+    return fast, ordinary
+
+
 def run_both(steps: Sequence[tuple[str, int, bytes]]) -> TwinLeader:
     """Do all steps with both, and compare after each; return the one with the lane."""
-    fast, ordinary = TwinLeader(has_lane=True), TwinLeader(has_lane=False)
+    fast, ordinary = twins()
     for step in (*FIRST, *steps, ("lead", 0, b""), ("route", 0, b""), *[("commit", 0, b"")] * 9):
         carry_out(fast, *step)
         carry_out(ordinary, *step)
@@ -359,7 +366,7 @@ def test_sends_to_a_topic_that_is_new_are_answered_once_it_is_known() -> None:
     """The first creates it, the second passes its checks, the others are plain."""
     pieces = [plain(number, f"k{number}", b="New") for number in range(5)]
     steps = [("read", 0, b"".join(pieces)), ("flush", 0, b""), ("commit", 0, b"")]
-    fast, ordinary = TwinLeader(has_lane=True), TwinLeader(has_lane=False)
+    fast, ordinary = twins()
     for step in steps:
         carry_out(fast, *step)
         carry_out(ordinary, *step)
@@ -418,7 +425,7 @@ def test_sends_of_several_kinds_are_taken_together() -> None:
     pieces = [plain(number, f"k{number}", b="TM"[number % 2]) for number in range(8)]
     first, second = [b"".join(pieces[:4] * 2), b"".join(pieces)]
     steps = [("together", 0, first), ("commit", 0, b"")]
-    fast, ordinary = TwinLeader(has_lane=True), TwinLeader(has_lane=False)
+    fast, ordinary = twins()
     for step in (*FIRST, *steps, ("together", 0, second)):
         carry_out(fast, *step)
         carry_out(ordinary, *step)
@@ -445,7 +452,7 @@ def test_no_more_sends_of_several_connections_are_taken_than_there_is_room_for(
     staged = b"".join(plain(number, f"s{number}") for number in range(staged_count))
     again = [piece.replace(b"k", b"m") for piece in pieces]
     steps = [*known, *[("commit", 0, b"")] * 3, ("read", 12, staged)]
-    fast, ordinary = TwinLeader(has_lane=True), TwinLeader(has_lane=False)
+    fast, ordinary = twins()
     for step in (*FIRST, *steps):
         carry_out(fast, *step)
         carry_out(ordinary, *step)
@@ -472,12 +479,13 @@ def test_what_may_ask_for_a_reply_or_has_to_be_admitted_goes_the_ordinary_way() 
     asked = frames_in(*(plain(number, "", i=reply.format(number)) for number in range(5)))
     usual = frames_in(*(plain(number, f"k{number}") for number in range(5)))
     origins: list[Any] = leader.origins[:5]
-    assert leader.dispatch.handle_together(origins, asked) == 0
-    assert leader.dispatch.handle_together(origins, usual[:3]) == 0
+    assert leader.dispatch.handle_together(origins, asked) == ()
+    assert leader.dispatch.handle_together(origins, usual[:3]) == ()
     leader.dispatch.guard = AccessGuard(AccessRules())
-    assert leader.dispatch.handle_together(origins, usual) == 0
+    assert leader.dispatch.handle_together(origins, usual) == ()
     leader.dispatch.guard = None
-    assert leader.dispatch.handle_together(origins, [*usual[:4], asked[4]]) == 4
+    mixed = [usual[0], asked[1], *usual[2:]]
+    assert leader.dispatch.handle_together(origins, mixed) == [0, 2, 3, 4]
 
 
 def test_what_is_not_plain_keeps_its_turn() -> None:
