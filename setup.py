@@ -13,6 +13,7 @@ COMPILED = Extension(
             "_compiled",
             "_sends",
             "_bursts",
+            "_sockets",
             "_fold",
             "_chains",
             "_pulls",

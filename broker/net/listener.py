@@ -10,6 +10,7 @@ from typing import Final
 
 import trio
 
+from broker.net.lone_reads import TogetherHandler
 from broker.net.served_connection import ServedConnection
 from broker.net.served_connections import FramesHandler, ServedConnections, TurnEnd
 from broker.net.tls_door import TlsDoor
@@ -81,6 +82,7 @@ class Listener:
         *,
         closed: Callable[[ServedConnection], None] = _ignore,
         turn_ended: TurnEnd | None = None,
+        handle_together: TogetherHandler | None = None,
         limits: ListenerLimits | None = None,
         door: TlsDoor | None = None,
     ) -> None:
@@ -90,6 +92,7 @@ class Listener:
             handle: see `ServedConnections`; so for the next two.
             closed: called once for each connection that ended.
             turn_ended: see `ServedConnections`.
+            handle_together: see `ServedConnections`.
             limits: bounds.
             door: whether connections may, or must, be encrypted; None: they are plain text.
         """
@@ -99,6 +102,7 @@ class Listener:
             handle,
             closed=closed,
             turn_ended=turn_ended,
+            handle_together=handle_together,
             room=self._room,
             frame_bytes_max=limits.frame_bytes_max,
             unsent_bytes_max=limits.unsent_bytes_max,
@@ -108,6 +112,11 @@ class Listener:
         self.handshakes = self._served.handshakes
         self.refused_count = self.displaced_count = 0
         self._logged_at = -_LOG_AGAIN_S
+
+    @property
+    def may_have_ended(self) -> bool:
+        """See `ServedConnections`."""
+        return self._served.may_have_ended
 
     async def run(
         self,

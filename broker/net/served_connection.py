@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 from collections.abc import Callable
@@ -11,11 +12,15 @@ from broker.net.handshakes import Handshakes
 from broker.net.unsent_answers import UnsentAnswers
 from dledger.runtime.frame_room import FrameRoom
 from dledger.runtime.ready_sockets import READ, WRITE, ReadySockets
-from dledger_mq.net.frame_socket import Cipher, FrameSocket, ReadBuffer
+from dledger_mq.net.frame_socket import BUSY, Cipher, FrameSocket, ReadBuffer
+from dledger_mq.remoting.frame import FRAME_HEAD_BYTES, Frame
 
 _HALF_CLOSED: Final[int] = select.EPOLLRDHUP
 _CROWDED_BYTES: Final = 4096
 """Read at once, beside a large frame that is unfinished, while much waits for its turn: some requests."""
+
+LONE_BYTES_MAX: Final = 64 * 1024
+"""Read at once of a connection that lately sent one frame, of half of this at most."""
 
 _ASKED_MAX: Final = 1
 """Of the connections that have ended, one is enough to know that not all are there."""
@@ -52,9 +57,18 @@ class ServedConnection(FrameSocket):
     Attributes:
         has_spoken: a whole frame has come.
         waits_for_turn: True while frames that were read wait for their turn; it is not read from.
+        is_lone: its last read was one small frame, in plain text: so the next one is likely to be (lone_reads.py).
     """
 
-    __slots__ = ("_has_asked", "_is_loose", "_server", "_watched", "has_spoken", "waits_for_turn")
+    __slots__ = (
+        "_has_asked",
+        "_is_loose",
+        "_server",
+        "_watched",
+        "has_spoken",
+        "is_lone",
+        "waits_for_turn",
+    )
 
     def __init__(
         self,
@@ -78,7 +92,7 @@ class ServedConnection(FrameSocket):
         )
         self._server = server
         self._has_asked = self._is_loose = False
-        self.has_spoken = self.waits_for_turn = False
+        self.has_spoken = self.waits_for_turn = self.is_lone = False
         self._watched = 0
         server.ends.register(sock, _HALF_CLOSED)
         self._watch()
@@ -138,6 +152,39 @@ class ServedConnection(FrameSocket):
         if self.close_reason or not self._server.ends.poll(0, _ASKED_MAX):
             return self.is_closed
         return super().has_ended
+
+    # Reads that are one frame.
+
+    def note_read(self, frames: list[Frame]) -> None:
+        """Note what a read has brought, once it is known."""
+        self.is_lone = (
+            len(frames) == 1
+            and len(frames[0].header) + len(frames[0].body) <= LONE_BYTES_MAX // 2
+            and self._cipher is None
+            and not self._decoder.pending_bytes
+        )
+
+    def take_read(self, found: Frame | bytes | int) -> list[Frame]:
+        """Do what `read_now` does with what was read of it while it was lone: a frame, other bytes, or an error.
+
+        Raises:
+            FrameError: see `read_now`.
+        """
+        if isinstance(found, Frame):
+            self.frame_came(found, self._now())
+            return [found]
+        self.is_lone = False
+        if isinstance(found, bytes):
+            return self._take(found)
+        if found not in BUSY:
+            self.close(f"read failed: {OSError(found, os.strerror(found))}")
+        return []
+
+    def frame_came(self, frame: Frame, now: float) -> None:
+        """Count a read that was one frame, when it is taken."""
+        self.received_at = now
+        self.received_bytes += FRAME_HEAD_BYTES + len(frame.header) + len(frame.body)
+        self.received_frames += 1
 
     # Its handshake, where it has one.
 

@@ -18,13 +18,14 @@ import logging
 import select
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Final
 
 import trio
 
 from broker.net.handshakes import Handshakes, first_to_shake
+from broker.net.lone_reads import LoneReads, TogetherHandler
 from broker.net.served_connection import ServedConnection
 from broker.net.tls_door import TlsDoor
 from broker.net.unsent_answers import CONNECTIONS_MAX, UnsentAnswers
@@ -52,12 +53,14 @@ RESTS_MAX: Final = 64
 REST_FRAMES_MAX: Final = 65_536
 """The same for the frames of all rests together: 16 MB besides their bytes."""
 
+_ASKED_MAX: Final = 1
+"""Of the connections that have ended, one is enough to know that not all are there."""
+
 _REST_TURN: Final = 0
 """In place of what is ready: the turn of a connection's rest has come."""
 
 FramesHandler = Callable[[ServedConnection, list[Frame]], int | None]
 """Returns how many of the frames it took, the first ones: one at least, or all of them (None)."""
-
 
 TurnEnd = Callable[[], bool]
 """Returns whether the loop's other tasks have to go on with what came."""
@@ -66,6 +69,11 @@ TurnEnd = Callable[[], bool]
 def _nothing_to_do() -> bool:
     """Do nothing at the end of a turn."""
     return False
+
+
+def _take_none(_connections: list[ServedConnection], _frames: list[Frame]) -> Sequence[int]:
+    """Take no frames together."""
+    return ()
 
 
 class ServedConnections:
@@ -89,6 +97,7 @@ class ServedConnections:
         *,
         closed: Callable[[ServedConnection], None],
         turn_ended: TurnEnd | None = None,
+        handle_together: TogetherHandler | None = None,
         room: FrameRoom,
         frame_bytes_max: int,
         unsent_bytes_max: int,
@@ -102,6 +111,8 @@ class ServedConnections:
                 are bugs and end `run`. If it closes the connection itself, the rest of the read is dropped.
             closed: called once for each connection that ended, however it ended.
             turn_ended: called when the frames of a turn, or of a round in it, were handed over.
+            handle_together: called with frames of several connections before they are handed over one by one, as those
+                are that it does not take. None: it takes none.
             room: for unfinished frames.
             frame_bytes_max: see `FrameSocket`.
             unsent_bytes_max: see `FrameSocket`.
@@ -118,6 +129,8 @@ class ServedConnections:
         self._handle = handle
         self._closed = closed
         self._turn_ended = turn_ended or _nothing_to_do
+        self._handle_together = handle_together or _take_none
+        self._lone_reads = LoneReads(frame_bytes_max)
         self._frame_bytes_max = frame_bytes_max
         self._unsent_bytes_max = unsent_bytes_max
         self._buffer = ReadBuffer()
@@ -164,12 +177,18 @@ class ServedConnections:
     def close(self) -> None:
         """Close all connections; nobody serves them, or adds any, by now."""
         self._row.clear()
+        self._lone_reads.forget()
         self._rests.clear()
         for connection in tuple(self.connections):
             connection.close("the server stops")
         self._notify_ended()
         self.ready.close()
         self.ends.close()
+
+    @property
+    def may_have_ended(self) -> bool:
+        """True if a connection has ended though it was not read yet; one call of the system tells it of all."""
+        return bool(self.ends.poll(0, _ASKED_MAX))
 
     # Turns.
 
@@ -184,8 +203,7 @@ class ServedConnections:
         if not self._row:
             self._begin_round()
         while self._go_on(began_s + TURN_S) and perf_counter() < began_s + SHORT_S:
-            self._begin_round()
-            if not self._row:
+            if not self._begin_round():
                 return
 
     def _go_on(self, end_s: float) -> bool:
@@ -200,11 +218,18 @@ class ServedConnections:
         is_waited_for = self._turn_ended()
         if row:
             return False
+        self._lone_reads.forget()
         self._notify_ended()
         return not (is_waited_for or self._rests)
 
-    def _begin_round(self) -> None:
-        """Put in the row who is ready, a few of those without a handshake, and the rest that has waited longest."""
+    def _begin_round(self) -> bool:
+        """Put in the row who is ready, a few of those without a handshake, and the rest that has waited longest.
+
+        Frames that are handed over together are so at once; their connections are not in the row any more.
+
+        Returns:
+            Whether anybody was ready.
+        """
         row, rests = self._row, self._rests
         shaking: list[ServedConnection] = []
         for connection, ready in self.ready.take():
@@ -218,6 +243,15 @@ class ServedConnections:
         row.extend((connection, READ) for connection in first_to_shake(shaking))
         if rests:
             row.append((next(iter(rests)), _REST_TURN))
+        is_any_ready = bool(row)
+        if not (self.is_crowded or self.room.is_short):
+            self._lone_reads.read(row)
+            taken = self._lone_reads.hand_over(self._handle_together, trio.current_time())
+            if taken:
+                others = [each for each in row if each[0] not in taken]
+                row.clear()
+                row.extend(others)
+        return is_any_ready
 
     def _serve(self, connection: ServedConnection, ready: int, end_s: float) -> None:
         """Do for a connection what can be done; one that misbehaves is closed, with one log line."""
@@ -238,7 +272,11 @@ class ServedConnections:
         Raises:
             FrameError: the bytes are no frames.
         """
+        found = self._lone_reads.take(connection)
+        if found is not None:
+            return connection.take_read(found)
         frames = connection.read_now(connection.piece_bytes())
+        connection.note_read(frames)
         if frames and not connection.has_spoken:
             connection.has_spoken = True
             self.mute.pop(connection, None)

@@ -8,7 +8,7 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from broker.access.rule_files import RuleFiles
 from broker.access.rules import AccessRules
 from broker.net.listener import Listener, ListenerLimits
 from broker.net.served_connections import TURN_S
+from broker.net.shared_writes import send_each
 from broker.server.access_keeper import AccessKeeper
 from broker.server.config import BrokerConfig, why_same_follower_id
 from broker.server.controller import BrokerController
@@ -134,6 +135,8 @@ class Broker:
         self._mistakes = Mistakes(keeps=True)
         self._origins: dict[FrameSocket, ClientOrigin] = {}
         self._listener = self._make_listener()
+        self._outputs.may_have_ended = lambda: self._listener.may_have_ended
+        self._outputs.send_each = send_each
         self._is_leading = self._is_turn = self._has_staged = False
         self._stop_wanted = trio.Event()
         self._routes_asked = 0
@@ -145,6 +148,7 @@ class Broker:
             self._received,
             closed=self._connection_closed,
             turn_ended=self._turn_ended,
+            handle_together=self._received_together,
             limits=ListenerLimits(
                 connections_max=limits.connections_max,
                 frame_bytes_max=limits.frame_bytes_max,
@@ -449,6 +453,21 @@ class Broker:
                 raise  # the disk's ends the node
             connection.close("internal error")
             return None
+
+    def _received_together(
+        self, connections: Sequence[FrameSocket], frames: list[Frame]
+    ) -> Sequence[int]:
+        """Carry out those requests of several connections that are plain; return their places."""
+        self._is_turn = True
+        origins = [origin for each in connections if (origin := self._origins.get(each))]
+        if len(origins) < len(connections):
+            return ()  # each had a frame before, unless that was a mistake of ours
+        try:
+            return self._controller.handle_together(origins, frames)
+        except Exception as error:  # whose it is, the ordinary way finds out
+            if not self._mistakes.note(error, f"requests of {len(origins)} clients"):
+                raise
+            return ()
 
     def _staged(self) -> None:
         """Let what is staged be proposed: at the end of this turn of the connections while there is one, else soon."""

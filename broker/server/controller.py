@@ -81,6 +81,10 @@ class BrokerController:
         """
         return self._dispatch.handle(origin, frames, is_over)
 
+    def handle_together(self, origins: Sequence[Origin], frames: list[Frame]) -> Sequence[int]:
+        """Carry out those requests of as many clients that are plain; return their places."""
+        return self._dispatch.handle_together(origins, frames)
+
     def connection_closed(self, number: int) -> None:
         """Drop all that belongs to a client's connection that ended."""
         if self.services.link_server.connection_closed(number):

@@ -3,9 +3,10 @@
  *     cut_frames    frames out of what was received                               (dledger_mq/remoting/frame.py)
  *     read_sends    requests whose headers follow a pattern, as staged messages   (broker/server/handlers/send_bursts.py)
  *     join_answers  their answers                                                 (dledger_mq/remoting/replies.py)
+ *     each_answer   the same, each by itself                                      (dledger_mq/remoting/replies.py)
  *
- * read_sends takes them in order up to the first that differs in anything but its four numbers and texts; that one,
- * whatever it is, is for others to read. What was received comes from a client and is hostile: each number in it is
+ * read_sends takes them in order up to the first that differs from all patterns in anything but its four numbers and
+ * texts; that one, whatever it is, is for others to read. What was received comes from a client and is hostile: each number in it is
  * compared with what is left before anything is read by it.
  */
 #include "_compiled.h"
@@ -181,27 +182,43 @@ static enum outcome pattern_of(PyObject *segments, PyObject *order, struct patte
     return outcome;
 }
 
-/* What all sends share, and how much of them is wanted. */
-struct burst {
+/* What all sends share whose headers follow one pattern. Its objects are borrowed from a tuple, which is held. */
+struct kind {
     struct pattern pattern;
     struct text beginning, ending; /* of their properties, around the key */
-    PyObject *tag_hash, *keys, *queues, *flags, *flag, *born_host, *zero;
+    PyObject *tag_hash, *keys, *queues, *flags, *flag;
+    int64_t besides_bytes;
+};
+
+enum { KINDS_MAX = 64, KIND_PARTS = 7 };
+
+/* What all sends share, and how much of them is wanted. */
+struct burst {
+    struct kind kinds[KINDS_MAX];
+    int kind_count, last; /* the kind of the send before: mostly the next one is of it, too */
+    PyObject *born_hosts, *zero;
     Py_ssize_t count_max, header_bytes_max, body_bytes_max;
-    int64_t room_bytes, besides_bytes, size_bytes;
+    int64_t room_bytes, size_bytes;
 };
 
 /* The columns that are made. */
 enum { MESSAGES, ENDS, KEYS, OPAQUES, COLUMNS };
 
-/* Add a send to the columns; DECLINED: it has no queue, or no room in a record. */
-static enum outcome add_send(PyObject **columns, struct burst *burst, const struct values *values, PyObject *body,
-                             Py_ssize_t body_bytes)
+/* The born host of the send at a place: all have one, or each its own. Borrowed. */
+static PyObject *born_host_at(const struct burst *burst, Py_ssize_t at)
 {
-    Py_ssize_t properties_bytes = burst->beginning.size + values->key.size + burst->ending.size;
+    return PyBytes_Check(burst->born_hosts) ? burst->born_hosts : PyList_GetItem(burst->born_hosts, at);
+}
+
+/* Add a send to the columns; DECLINED: it has no queue, or no room in a record. */
+static enum outcome add_send(PyObject **columns, struct burst *burst, const struct kind *kind,
+                             const struct values *values, PyObject *body, Py_ssize_t body_bytes, Py_ssize_t at)
+{
+    Py_ssize_t properties_bytes = kind->beginning.size + values->key.size + kind->ending.size;
     if (properties_bytes > PROPERTIES_BYTES_MAX)
         return DECLINED;
     PyObject *queue_id = PyLong_FromLongLong(values->queue);
-    PyObject *queue_end = queue_id == NULL ? NULL : PyObject_GetItem(burst->queues, queue_id);
+    PyObject *queue_end = queue_id == NULL ? NULL : PyObject_GetItem(kind->queues, queue_id);
     Py_XDECREF(queue_id);
     if (queue_end == NULL)
         return FAILED;
@@ -212,18 +229,18 @@ static enum outcome add_send(PyObject **columns, struct burst *burst, const stru
     PyObject *key = PyBytes_FromStringAndSize(values->key.start, values->key.size);
     PyObject *properties = PyBytes_FromStringAndSize(NULL, properties_bytes);
     if (properties != NULL)
-        write_text(write_text(write_text(PyBytes_AsString(properties), burst->beginning), values->key), burst->ending);
+        write_text(write_text(write_text(PyBytes_AsString(properties), kind->beginning), values->key), kind->ending);
     PyObject *born = PyLong_FromLongLong(values->born);
-    PyObject *folded = key == NULL ? NULL : untracked(PyTuple_Pack(3, burst->tag_hash, key, burst->keys));
-    PyObject *message = NULL;
-    if (properties != NULL && born != NULL && folded != NULL)
-        message = PyTuple_Pack(10, queue_end, body, properties, burst->flags, born, burst->born_host, burst->flag,
-                               burst->zero, burst->zero, folded);
+    PyObject *folded = key == NULL ? NULL : untracked(PyTuple_Pack(3, kind->tag_hash, key, kind->keys));
+    PyObject *born_host = born_host_at(burst, at), *message = NULL;
+    if (properties != NULL && born != NULL && folded != NULL && born_host != NULL)
+        message = PyTuple_Pack(10, queue_end, body, properties, kind->flags, born, born_host, kind->flag, burst->zero,
+                               burst->zero, folded);
     Py_DECREF(queue_end);
     Py_XDECREF(properties);
     Py_XDECREF(born);
     Py_XDECREF(folded);
-    burst->size_bytes += burst->besides_bytes + body_bytes + properties_bytes;
+    burst->size_bytes += kind->besides_bytes + body_bytes + properties_bytes;
     enum outcome outcome = append_new(columns[MESSAGES], message);
     if (outcome == DONE)
         outcome = append_new(columns[ENDS], PyLong_FromLongLong(burst->size_bytes));
@@ -235,8 +252,22 @@ static enum outcome add_send(PyObject **columns, struct burst *burst, const stru
     return outcome;
 }
 
+/* The kind that a header is of, with its values; NULL: none. */
+static const struct kind *kind_of(struct text header, struct burst *burst, struct values *values)
+{
+    for (int tried = 0; tried < burst->kind_count; tried++) {
+        int at = (burst->last + tried) % burst->kind_count;
+        if (is_like(header, &burst->kinds[at].pattern, values)) {
+            burst->last = at;
+            return &burst->kinds[at];
+        }
+    }
+    return NULL;
+}
+
 /* Read a frame's header and body; DECLINED: they are no plain send like the others. */
-static enum outcome take_frame(PyObject *frame, const struct names *names, struct burst *burst, PyObject **columns)
+static enum outcome take_frame(PyObject *frame, Py_ssize_t at, const struct names *names, struct burst *burst,
+                               PyObject **columns)
 {
     int64_t type;
     struct text header, body;
@@ -249,38 +280,65 @@ static enum outcome take_frame(PyObject *frame, const struct names *names, struc
         outcome = bytes_of(header_object, &header);
     if (outcome == DONE)
         outcome = bytes_of(body_object, &body);
-    if (outcome == DONE && (header.size > burst->header_bytes_max || body.size == 0 ||
-                            body.size > burst->body_bytes_max || !is_like(header, &burst->pattern, &values)))
-        outcome = DECLINED;
+    const struct kind *kind = NULL;
+    if (outcome == DONE && header.size <= burst->header_bytes_max && body.size > 0 && body.size <= burst->body_bytes_max)
+        kind = kind_of(header, burst, &values);
     if (outcome == DONE)
-        outcome = add_send(columns, burst, &values, body_object, body.size);
+        outcome = kind == NULL ? DECLINED : add_send(columns, burst, kind, &values, body_object, body.size, at);
     Py_XDECREF(type_object);
     Py_XDECREF(header_object);
     Py_XDECREF(body_object);
     return outcome;
 }
 
+static enum outcome read_kind(PyObject *parts, struct kind *kind)
+{
+    if (!PyTuple_Check(parts) || PyTuple_Size(parts) != KIND_PARTS)
+        return DECLINED;
+    PyObject *shape = PyTuple_GetItem(parts, 2);
+    if (!PyTuple_Check(shape) || PyTuple_Size(shape) != 4)
+        return DECLINED;
+    enum outcome outcome = pattern_of(PyTuple_GetItem(parts, 0), PyTuple_GetItem(parts, 1), &kind->pattern);
+    if (outcome == DONE)
+        outcome = bytes_of(PyTuple_GetItem(shape, 0), &kind->beginning);
+    if (outcome == DONE)
+        outcome = bytes_of(PyTuple_GetItem(shape, 1), &kind->ending);
+    kind->tag_hash = PyTuple_GetItem(shape, 2);
+    kind->keys = PyTuple_GetItem(shape, 3);
+    kind->queues = PyTuple_GetItem(parts, 3);
+    kind->flags = PyTuple_GetItem(parts, 4);
+    kind->flag = PyTuple_GetItem(parts, 5);
+    if (outcome == DONE)
+        outcome = number_of(PyTuple_GetItem(parts, 6), 0, INT32_MAX, &kind->besides_bytes);
+    return outcome;
+}
+
+/* Kinds out of a tuple, which holds all that they have. */
+static enum outcome read_kinds(PyObject *kinds, struct burst *burst)
+{
+    enum outcome outcome = PyTuple_Size(kinds) <= KINDS_MAX ? DONE : DECLINED;
+    for (Py_ssize_t at = 0; outcome == DONE && at < PyTuple_Size(kinds); at++)
+        outcome = read_kind(PyTuple_GetItem(kinds, at), &burst->kinds[burst->kind_count++]);
+    return outcome;
+}
+
 PyObject *read_sends(PyObject *module, PyObject *arguments)
 {
-    PyObject *frames, *segments, *order, *shape;
+    PyObject *frames, *kinds;
     Py_ssize_t first;
-    struct burst burst = {0};
-    if (!PyArg_ParseTuple(arguments, "OnOOO!OOOOnnnLL", &frames, &first, &segments, &order,
-                          &PyTuple_Type, &shape, &burst.queues, &burst.flags, &burst.flag, &burst.born_host,
-                          &burst.count_max, &burst.header_bytes_max, &burst.body_bytes_max, &burst.room_bytes,
-                          &burst.besides_bytes))
+    long long room_bytes, size_bytes;
+    struct burst burst;
+    burst.kind_count = burst.last = 0;
+    if (!PyArg_ParseTuple(arguments, "OnO!OnnnLL", &frames, &first, &PyTuple_Type, &kinds, &burst.born_hosts,
+                          &burst.count_max, &burst.header_bytes_max, &burst.body_bytes_max, &room_bytes, &size_bytes))
         return NULL;
-    if (!PyList_Check(frames) || first < 0 || PyTuple_Size(shape) != 4)
+    burst.room_bytes = room_bytes;
+    burst.size_bytes = size_bytes;
+    if (!PyList_Check(frames) || first < 0 || !(PyBytes_Check(burst.born_hosts) || PyList_Check(burst.born_hosts)))
         Py_RETURN_NONE;
-    enum outcome outcome = pattern_of(segments, order, &burst.pattern);
-    if (outcome == DONE)
-        outcome = bytes_of(PyTuple_GetItem(shape, 0), &burst.beginning);
-    if (outcome == DONE)
-        outcome = bytes_of(PyTuple_GetItem(shape, 1), &burst.ending);
+    enum outcome outcome = read_kinds(kinds, &burst);
     if (outcome != DONE)
         return concluded(outcome, NULL);
-    burst.tag_hash = PyTuple_GetItem(shape, 2);
-    burst.keys = PyTuple_GetItem(shape, 3);
     burst.zero = PyLong_FromLong(0);
     PyObject *columns[COLUMNS] = {NULL}, *result = PyTuple_New(COLUMNS);
     outcome = result == NULL || burst.zero == NULL ? FAILED : DONE;
@@ -295,7 +353,7 @@ PyObject *read_sends(PyObject *module, PyObject *arguments)
             break;
         PyObject *frame = PyList_GetItem(frames, at);
         Py_INCREF(frame);
-        outcome = take_frame(frame, PyModule_GetState(module), &burst, columns);
+        outcome = take_frame(frame, at, PyModule_GetState(module), &burst, columns);
         Py_DECREF(frame);
     }
     Py_XDECREF(burst.zero);
@@ -360,28 +418,44 @@ static enum outcome write_answer(char **at, const struct answer *answer, PyObjec
     return DONE;
 }
 
+/* The bytes of answers; DECLINED: they are not five, or too long. */
+static enum outcome answer_of(PyObject *segments, struct answer *answer)
+{
+    answer->bytes = FRAME_HEAD_BYTES + ANSWER_SEGMENTS * NUMBER_CHARS_MAX;
+    if (!PyTuple_Check(segments) || PyTuple_Size(segments) != ANSWER_SEGMENTS)
+        return DECLINED;
+    enum outcome outcome = DONE;
+    for (int at = 0; outcome == DONE && at < ANSWER_SEGMENTS; at++) {
+        outcome = bytes_of(PyTuple_GetItem(segments, at), &answer->segments[at]);
+        if (outcome == DONE && answer->segments[at].size > INT16_MAX)
+            outcome = DECLINED;
+        if (outcome == DONE)
+            answer->bytes += answer->segments[at].size;
+    }
+    return outcome;
+}
+
+/* Records and the opaque numbers of as many requests. */
+static enum outcome are_as_many(PyObject *records, PyObject *opaques)
+{
+    if (!PyList_Check(records) || !PyList_Check(opaques) || PyList_Size(records) != PyList_Size(opaques) ||
+        PyList_Size(records) > INT32_MAX)
+        return DECLINED;
+    return DONE;
+}
+
 PyObject *join_answers(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     PyObject *segments, *records, *opaques;
-    struct answer answer = {.bytes = FRAME_HEAD_BYTES + ANSWER_SEGMENTS * NUMBER_CHARS_MAX};
+    struct answer answer;
     if (!PyArg_ParseTuple(arguments, "OOO", &segments, &records, &opaques))
         return NULL;
-    if (!PyTuple_Check(segments) || PyTuple_Size(segments) != ANSWER_SEGMENTS || !PyList_Check(records) ||
-        !PyList_Check(opaques) || PyList_Size(records) != PyList_Size(opaques))
-        Py_RETURN_NONE;
-    enum outcome outcome = DONE;
-    for (int at = 0; outcome == DONE && at < ANSWER_SEGMENTS; at++) {
-        outcome = bytes_of(PyTuple_GetItem(segments, at), &answer.segments[at]);
-        if (outcome == DONE && answer.segments[at].size > INT16_MAX)
-            outcome = DECLINED;
-        if (outcome == DONE)
-            answer.bytes += answer.segments[at].size;
-    }
-    Py_ssize_t count = PyList_Size(records);
-    if (outcome == DONE && count > INT32_MAX)
-        outcome = DECLINED;
+    enum outcome outcome = are_as_many(records, opaques);
+    if (outcome == DONE)
+        outcome = answer_of(segments, &answer);
     if (outcome != DONE)
         return concluded(outcome, NULL);
+    Py_ssize_t count = PyList_Size(records);
     char *room = PyMem_Malloc((size_t)(count * answer.bytes) + 1), *end = room;
     if (room == NULL)
         return PyErr_NoMemory();
@@ -391,4 +465,28 @@ PyObject *join_answers(PyObject *Py_UNUSED(module), PyObject *arguments)
     PyObject *result = outcome == DONE ? PyBytes_FromStringAndSize(room, end - room) : NULL;
     PyMem_Free(room);
     return concluded(outcome == DONE && result == NULL ? FAILED : outcome, result);
+}
+
+PyObject *each_answer(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    PyObject *segments, *records, *opaques;
+    struct answer answer;
+    if (!PyArg_ParseTuple(arguments, "OOO", &segments, &records, &opaques))
+        return NULL;
+    enum outcome outcome = are_as_many(records, opaques);
+    if (outcome == DONE)
+        outcome = answer_of(segments, &answer);
+    if (outcome != DONE)
+        return concluded(outcome, NULL);
+    char *room = PyMem_Malloc((size_t)answer.bytes);
+    PyObject *result = room == NULL ? PyErr_NoMemory() : PyList_New(0);
+    outcome = result == NULL ? FAILED : DONE;
+    for (Py_ssize_t at = 0; outcome == DONE && at < PyList_Size(records); at++) {
+        char *end = room;
+        outcome = write_answer(&end, &answer, PyList_GetItem(records, at), PyList_GetItem(opaques, at));
+        if (outcome == DONE)
+            outcome = append_new(result, PyBytes_FromStringAndSize(room, end - room));
+    }
+    PyMem_Free(room);
+    return concluded(outcome, result);
 }

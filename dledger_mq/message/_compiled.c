@@ -2,9 +2,10 @@
  *
  * Each of its functions is a faster way to what Python code beside its call does already, and leaves to that code whatever
  * is not usual, and whatever is wrong: it decides, and finds the words. So nothing is refused here, and there is one
- * place for each refusal. _sends.c has what leaders do, _bursts.c what for sends that come together, _fold.c and _chains.c
- * what every replica does, _pulls.c what pulls do, _filters.c what those by properties do and _conditions.c what they judge
- * by, _received.c what a client does with what they bring, _columns.c what the pipeline does, _compiled.h what they share.
+ * place for each refusal. _sends.c has what leaders do, _bursts.c what for sends that come together, _sockets.c what with
+ * sockets that are ready together, _fold.c and _chains.c what every replica does, _pulls.c what pulls do, _filters.c what
+ * those by properties do and _conditions.c what they judge by, _received.c what a client does with what they bring,
+ * _columns.c what the pipeline does, _compiled.h what they share.
  */
 #include "_compiled.h"
 
@@ -28,6 +29,9 @@ static PyMethodDef functions[] = {
     {"read_sends", read_sends, METH_VARARGS, see},
     {"join_answers", join_answers, METH_VARARGS, see},
     {"received_messages", received_messages, METH_VARARGS, see},
+    {"each_answer", each_answer, METH_VARARGS, see},
+    {"receive_frames", receive_frames, METH_VARARGS, see},
+    {"send_each", send_each, METH_VARARGS, see},
     {"record_columns", record_columns, METH_VARARGS, see},
     {"property_json", property_json, METH_VARARGS, see},
     {"property_values", property_values, METH_VARARGS, see},

@@ -6,6 +6,7 @@ from dledger_mq.message.compiled import (
     ChainedKeys,
     ChooseRuns,
     CutFrames,
+    EachAnswer,
     EncodeRecords,
     FoldEntry,
     FoldUsual,
@@ -18,7 +19,9 @@ from dledger_mq.message.compiled import (
     ReadBatch,
     ReadSends,
     ReceivedMessages,
+    ReceiveFrames,
     RecordColumns,
+    SendEach,
 )
 
 read_batch: ReadBatch
@@ -38,6 +41,9 @@ cut_frames: CutFrames
 read_sends: ReadSends
 join_answers: JoinAnswers
 received_messages: ReceivedMessages
+each_answer: EachAnswer
+receive_frames: ReceiveFrames
+send_each: SendEach
 record_columns: RecordColumns
 property_json: PropertyJson
 property_values: PropertyValues

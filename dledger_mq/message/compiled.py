@@ -158,17 +158,17 @@ wanted at most; one in any case. Declines hashes that are in no set, and units t
 SentColumns = tuple[list[Any], list[int], list[bytes], list[int]]
 """Of sends: staged messages, the bytes of all of them up to the end of each, unique keys, opaque numbers."""
 
+SentKind = tuple[tuple[bytes, ...], bytes, ShapeParts, Any, int, int, int]
+"""All that sends share whose headers follow one pattern: the bytes of a header between its values, the order of these,
+the shape of properties, what has the end of a queue for its id, None for none, system flag and flag of the messages,
+and what a record takes beside body and properties."""
+
 ReadSends = Callable[
     [
         Sequence[Any],
         int,
-        tuple[bytes, ...],
-        bytes,
-        ShapeParts,
-        Any,
-        int,
-        int,
-        bytes,
+        tuple[SentKind, ...],
+        "bytes | list[bytes]",
         int,
         int,
         int,
@@ -177,11 +177,10 @@ ReadSends = Callable[
     ],
     "SentColumns | None",
 ]
-"""Takes a list of frames, the place of the first, the bytes of a header between its values and the order of these, the
-shape of properties, what has the end of a queue for its id, None for none, the system flag, the flag and the born host
-of all messages, how many are wanted, the most bytes of a header and of a body, the room for records, and what a record
-takes beside body and properties. Returns those that follow the pattern, up to the first that does not or is not wanted
-any more (dledger_mq/remoting/send_patterns.py)."""
+"""Takes a list of frames, the place of the first, the kinds that are known, at most 64, the born host of all messages
+or that of each frame, how many are wanted, the most bytes of a header and of a body, the room for records, and how much
+of it is taken. Returns those that follow one of the patterns, up to the first that does not or is not wanted any more
+(dledger_mq/remoting/send_patterns.py)."""
 
 
 CutFrames = Callable[
@@ -214,6 +213,21 @@ ReceivedMessages = Callable[
 one that comes next, topic, queue, the wanted tags, None for all, what sums up a body, and what makes a message of the
 fields of `ReceivedMessage`. Returns the wanted messages. Declines all, if one is no plain V1 record of that topic and
 queue with IPv4 hosts, or compressed, is damaged, has offsets that do not rise, or a property without name or value."""
+
+EachAnswer = Callable[["tuple[bytes, ...]", list[Any], list[int]], "list[bytes] | None"]
+"""Takes what `JoinAnswers` does, and returns each answer by itself."""
+
+ReceiveFrames = Callable[
+    [list[int], int, int, int, int, Callable[[int, bytes, bytes], Any]], "list[Any] | None"
+]
+"""Takes descriptors of sockets, how much to read of each at most, and of all together, the most bytes of a frame and of
+a header, and what makes a frame. Reads once of each, in order, as long as all together leave room for the next. Returns
+for each that it has read of: a frame if it had one and no more, else its bytes, b"" at its end; or the number of the
+error, EAGAIN if it had nothing."""
+
+SendEach = Callable[[list[int], list[bytes]], "list[int] | None"]
+"""Takes descriptors of sockets, and for each what to write. Returns how many bytes each took, or the number of the
+error, below 0."""
 
 RecordColumns = Callable[[Bytes, Bytes], "tuple[bytes, bytes, bytes] | None"]
 """Takes bytes, and where records stand in them: int64s, the first place of a stretch and that after it, again and
@@ -252,6 +266,9 @@ class _Functions(NamedTuple):
     read_sends: ReadSends
     join_answers: JoinAnswers
     received_messages: ReceivedMessages
+    each_answer: EachAnswer
+    receive_frames: ReceiveFrames
+    send_each: SendEach
     record_columns: RecordColumns
     property_json: PropertyJson
     property_values: PropertyValues
@@ -294,6 +311,9 @@ cut_frames: CutFrames
 read_sends: ReadSends
 join_answers: JoinAnswers
 received_messages: ReceivedMessages
+each_answer: EachAnswer
+receive_frames: ReceiveFrames
+send_each: SendEach
 record_columns: RecordColumns
 property_json: PropertyJson
 property_values: PropertyValues

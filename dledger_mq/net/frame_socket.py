@@ -10,7 +10,9 @@ of a server.
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import select
 import socket
 from abc import ABC, abstractmethod
@@ -34,6 +36,9 @@ UNSENT_BYTES_MAX: Final = 64 * 1024 * 1024
 
 _PEER_CLOSED: Final[int] = getattr(select, "POLLRDHUP", 0)
 """The other end sends no more; Linux alone says so ahead of the bytes that wait to be read."""
+
+BUSY: Final = frozenset({errno.EAGAIN, errno.EWOULDBLOCK})
+"""The errors of a socket that would have to be waited for."""
 
 _JOINED_BYTES_MAX: Final = 256 * 1024
 """Queued pieces are joined up to about this size for one system call."""
@@ -112,6 +117,7 @@ class FrameSocket(ABC):
     Attributes:
         peer: `host:port` of the other end, for logs and tools.
         close_reason: why it was closed; empty while it is open.
+        descriptor: of its socket, while it is open.
         received_at: the time of the last received byte, in seconds.
         partial_since: the time since which a frame, or a TLS handshake, is unfinished; None between frames.
         is_shaking: True until frames may pass: before the first byte, which may begin a handshake, and during that.
@@ -128,6 +134,7 @@ class FrameSocket(ABC):
         "_sock",
         "_unsent_bytes_max",
         "close_reason",
+        "descriptor",
         "is_shaking",
         "partial_since",
         "peer",
@@ -161,6 +168,7 @@ class FrameSocket(ABC):
         sock.setblocking(False)
         self.peer = _peer_text(sock)
         self.close_reason = ""
+        self.descriptor = sock.fileno()
         self._cipher = cipher
         self.is_shaking = cipher is not None
         self._now = now
@@ -226,6 +234,14 @@ class FrameSocket(ABC):
         except OSError as error:
             self.close(f"read failed: {error}")
             return []
+        return self._take(data)
+
+    def _take(self, data: bytes) -> list[Frame]:
+        """Take a read, b"" at the end of the socket, and return the frames that are whole now.
+
+        Raises:
+            FrameError: see `read_now`.
+        """
         if not data:
             return self._end()
         if self._cipher is not None:
@@ -323,6 +339,24 @@ class FrameSocket(ABC):
                 return
             data = data[sent:]
         self._queue_rest(data)
+
+    @property
+    def takes_directly(self) -> bool:
+        """True while what is sent goes to the socket as it is."""
+        return not (self._queue or self.close_reason) and self._cipher is None
+
+    def was_sent(self, data: bytes, sent: int) -> None:
+        """Do what `send_nowait` does once the socket took so many bytes, or none with an error; for `send_each`."""
+        if self.close_reason:
+            return
+        if sent < 0:
+            if -sent not in BUSY:
+                self.close(f"write failed: {OSError(-sent, os.strerror(-sent))}")
+                return
+            sent = 0
+        self.sent_bytes += sent
+        if sent < len(data):
+            self._queue_rest(data[sent:])
 
     def _encrypt(self, cipher: Cipher, data: bytes) -> bytes:
         """Return plain bytes as they travel; nothing, of a connection that ends with it."""

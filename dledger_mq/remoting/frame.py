@@ -21,6 +21,9 @@ from dledger_mq.remoting.errors import FrameError
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 """RocketMQ's com.rocketmq.remoting.frameMaxLength; counts the length word too."""
 
+FRAME_HEAD_BYTES: Final = 8
+"""Length, serialize type and header length."""
+
 HEADER_BYTES_MAX: Final = 1024 * 1024
 """Properties (32 767 bytes) escaped as JSON stay below 200 KB; a header needs no more."""
 
@@ -29,7 +32,6 @@ TLS_BYTE: Final = 0x16
 
 _WORDS: Final = Layout(">II")
 _LENGTH_BYTES: Final = 4
-_PREFIX_BYTES: Final = 8
 
 
 class SerializeType(IntEnum):
@@ -62,7 +64,7 @@ class FrameDecoder:
         self._data = b""
         self._position = 0
         self._tail = bytearray()
-        self._need = _PREFIX_BYTES
+        self._need = FRAME_HEAD_BYTES
 
     def feed(self, data: bytes | memoryview) -> None:
         """Add received bytes, of which a copy is kept unless they are `bytes`.
@@ -140,7 +142,7 @@ class FrameDecoder:
             return  # what is collected is no whole frame yet
         data, position, end = self._data, self._position, len(self._data)
         append, unpack = frames.append, _WORDS.unpack_from
-        while count_max and end - position >= _PREFIX_BYTES:
+        while count_max and end - position >= FRAME_HEAD_BYTES:
             length, header_word = unpack(data, position)
             header_bytes = header_word & 0xFF_FFFF
             if (
@@ -150,7 +152,7 @@ class FrameDecoder:
                 or header_word >> 24 > SerializeType.ROCKETMQ
             ):
                 raise self._impossible(length, header_word)
-            body_start = position + _PREFIX_BYTES + header_bytes
+            body_start = position + FRAME_HEAD_BYTES + header_bytes
             frame_end = position + _LENGTH_BYTES + length
             if frame_end > end:
                 self._need = frame_end - position
@@ -158,14 +160,14 @@ class FrameDecoder:
             append(
                 Frame(
                     header_word >> 24,
-                    data[position + _PREFIX_BYTES : body_start],
+                    data[position + FRAME_HEAD_BYTES : body_start],
                     data[body_start:frame_end],
                 )
             )
             position = frame_end
             count_max -= 1
         else:
-            self._need = _PREFIX_BYTES
+            self._need = FRAME_HEAD_BYTES
         self._position = position
         if position == end:
             self._data, self._position = b"", 0

@@ -6,6 +6,7 @@ ext object is always there: a successful send without it kills Java and C++ clie
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from struct import Struct as Layout
 from typing import Any, Final
 
@@ -105,22 +106,34 @@ class SendReplies:
                 and the physical one, and have seven parts.
             opaques: of their requests.
         """
-        before, *between, after = self._segments
-        segments = before + id_prefix, *between, after
-        joined = compiled.join_answers(segments, records, opaques)
+        joined = compiled.join_answers(self._segments_with(id_prefix), records, opaques)
         if joined is None:
-            joined = b"".join(
-                self.encode(
-                    opaque,
-                    msg_id=b"%b%016X" % (id_prefix, physical_offset),
-                    queue_id=queue_id,
-                    queue_offset=queue_offset,
-                )
-                for opaque, ((_, queue_id), queue_offset, physical_offset, *_) in zip(
-                    opaques, records, strict=True
-                )
-            )
+            joined = b"".join(self._each_plain(id_prefix, records, opaques))
         return joined
+
+    def each_plain(
+        self, id_prefix: bytes, records: list[Any], opaques: list[int]
+    ) -> Iterable[bytes]:
+        """Return the same answers, each by itself; see `join_plain`."""
+        answers = compiled.each_answer(self._segments_with(id_prefix), records, opaques)
+        return self._each_plain(id_prefix, records, opaques) if answers is None else answers
+
+    def _segments_with(self, id_prefix: bytes) -> tuple[bytes, ...]:
+        before, *between, after = self._segments
+        return before + id_prefix, *between, after
+
+    def _each_plain(
+        self, id_prefix: bytes, records: list[Any], opaques: list[int]
+    ) -> Iterator[bytes]:
+        for opaque, ((_, queue_id), queue_offset, physical_offset, *_) in zip(
+            opaques, records, strict=True
+        ):
+            yield self.encode(
+                opaque,
+                msg_id=b"%b%016X" % (id_prefix, physical_offset),
+                queue_id=queue_id,
+                queue_offset=queue_offset,
+            )
 
 
 _PULL_HEADER: Final = (

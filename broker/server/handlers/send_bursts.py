@@ -16,9 +16,9 @@ there. So there is one place for each conclusion, and it is not here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final
 
+from broker.server.handlers.alike_sends import AlikeSends, asks_for_more
 from broker.server.handlers.known_sends import KnownSends
 from broker.server.handlers.new_topics import NewTopics
 from broker.server.handlers.send_answers import SendAnswers
@@ -30,25 +30,20 @@ from broker.server.requests.origin import Origin
 from broker.server.requests.request import HOLD_MS, Command
 from broker.service.send import KEPT_FLAGS, PlainTopic, SendRules
 from broker.service.wait_room import FREE_BYTES
-from broker.store.entry_bodies import RECORD_OVERHEAD_MAX, QueueEnd, StagedMessage
+from broker.store.entry_bodies import QueueEnd, StagedMessage
 from broker.store.staging import StagedEntry
 from dledger import DLedgerError
-from dledger_mq.message import compiled
 from dledger_mq.message.compiled import SentColumns
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.numbers import QueueId
 from dledger_mq.message.record import BODY_BYTES_MAX
-from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.errors import FieldError, FrameError
 from dledger_mq.remoting.frame import Frame
-from dledger_mq.remoting.requests import SendFields, SendRequest, decode_request
-from dledger_mq.remoting.send_patterns import SendPattern
+from dledger_mq.remoting.requests import SendRequest, decode_request
 
 ALIKE_MIN: Final = 4
 """Sends of a read from which on a look for a pattern is worth its time."""
-
-PATTERNS_MAX: Final = 64
-"""By topic and producer group; more are emptied."""
 
 
 class Burst(RecordRun):
@@ -97,8 +92,11 @@ class Burst(RecordRun):
 
     def divide(self, count: int) -> Burst:
         """See `RecordRun`."""
+        return self._divide(count, Burst(self._lane, self.origin, self.code, self.deadline_ms))
+
+    def _divide(self, count: int, rest: Burst) -> Burst:
+        """Hand all but the first sends over to another burst, which has none."""
         assert 0 < count < len(self.keys), f"{count} of {len(self.keys)} sends are kept"
-        rest = Burst(self._lane, self.origin, self.code, self.deadline_ms)
         rest.frames, self.frames = self.frames[count:], self.frames[:count]
         rest.opaques, self.opaques = self.opaques[count:], self.opaques[:count]
         rest.keys, self.keys = self.keys[count:], self.keys[:count]
@@ -109,6 +107,16 @@ class Burst(RecordRun):
             rest.singled_out[at - count] = self.singled_out.pop(at)
         self._lane.entered(rest)
         return rest
+
+    def origin_of(self, at: int) -> Origin:
+        """Return the client that sent the one at a place."""
+        assert 0 <= at < len(self.keys), f"there is no send {at} of {len(self.keys)}"
+        return self.origin
+
+    @property
+    def is_any_gone(self) -> bool:
+        """True if a client would not get its answer."""
+        return self.origin.is_gone
 
     def command(self, at: int) -> SendRequest:
         """Return the request of the send at a place."""
@@ -131,26 +139,35 @@ def _decoded(frames: Sequence[Frame], at: int) -> Command | None:
         return None
 
 
-def _asks_for_more(fields: SendFields) -> bool:
-    """Return True if the header of a send says that it is not plain, or cannot stand in a record as it is."""
-    return bool(
-        fields.is_batch
-        or fields.sink_batch is not None
-        or fields.reconsume_times
-        or fields.sys_flag < 0
-        or fields.born_timestamp_ms < 0
-    )
+class LoneSends(Burst):
+    """Plain sends of as many connections, each of which was all that its connection had.
 
+    Attributes:
+        origins: the client of each.
+    """
 
-class QueueEnds(dict[int, "QueueEnd | None"]):
-    """The ends of the queues of one topic that plain sends may go to, looked up when they are first asked for."""
+    __slots__ = ("origins",)
 
-    def __init__(self, find: Callable[[QueueId], QueueEnd | None]) -> None:
-        self._find = find
+    def __init__(
+        self, lane: SendLane, origins: Sequence[Origin], code: int, deadline_ms: int
+    ) -> None:
+        super().__init__(lane, origins[0], code, deadline_ms)
+        self.origins = origins
 
-    def __missing__(self, queue_id: int) -> QueueEnd | None:
-        found = self[queue_id] = self._find(QueueId(queue_id))
-        return found
+    def divide(self, count: int) -> Burst:
+        """See `RecordRun`."""
+        rest = LoneSends(self._lane, self.origins[count:], self.code, self.deadline_ms)
+        self.origins = self.origins[:count]
+        return self._divide(count, rest)
+
+    def origin_of(self, at: int) -> Origin:
+        """See `Burst`."""
+        return self.origins[at]
+
+    @property
+    def is_any_gone(self) -> bool:
+        """See `Burst`."""
+        return any(origin.is_gone for origin in self.origins)
 
 
 class SendLane:
@@ -192,7 +209,7 @@ class SendLane:
         self._calls_of = calls_of
         self._replies = answers.replies
         self._id_prefix = answers.ids.prefix.encode()
-        self._patterns: dict[tuple[str, str], SendPattern] = {}
+        self._alike = AlikeSends(commits, rules, self._queue_end)
 
     # From frames to staged records.
 
@@ -227,55 +244,37 @@ class SendLane:
 
         The checks are those of `_gather`. Where one of the keys is known, none is added: it looks which.
         """
-        if command.flag or len(frames) - at < ALIKE_MIN:
+        if command.flag or len(frames) - at < ALIKE_MIN or not isinstance(frames, list):
             return at
-        columns = None
-        pattern = self._patterns.get((command.fields.topic, command.fields.producer_group))
-        if pattern is not None:
-            columns = self._columns(burst, frames, at, pattern)
-        if columns is None or not columns[0]:
-            pattern = SendPattern.of(frames[at].header, command)
-            if pattern is None or (columns := self._columns(burst, frames, at, pattern)) is None:
-                return at
-            if len(self._patterns) >= PATTERNS_MAX:
-                self._patterns.clear()
-            self._patterns[command.fields.topic, command.fields.producer_group] = pattern
+        columns = self._alike.of_one(frames, at, command, burst.origin.born_host)
+        return at + len(burst.keys) if columns is not None and self._add(burst, columns) else at
+
+    def _add(self, burst: Burst, columns: SentColumns) -> bool:
+        """Let a burst begin with some sends, unless one of their keys is known; return whether it does."""
         messages, ends, keys, opaques = columns
         known = self._known
         if len(set(keys)) < len(keys) or known.knows_any(keys):
-            return at
+            return False
         burst.messages, burst.ends, burst.keys, burst.opaques = messages, ends, keys, opaques
         known.ahead.update(dict.fromkeys(keys, burst))
-        return at + len(keys)
+        return True
 
-    def _columns(
-        self, burst: Burst, frames: Sequence[Frame], at: int, pattern: SendPattern
-    ) -> SentColumns | None:
-        """Read sends that follow a pattern; None: they are not plain, or there is no compiled code."""
-        rules, fields = self._rules, pattern.fields
-        topic = rules.plain_topic(fields.topic)
-        if topic is None or _asks_for_more(fields):
-            return None
-        shape = rules.plain_shape(pattern.before, pattern.rest)
-        if shape is None:
-            return None
-        count_room, bytes_room = self._commits.room
-        return compiled.read_sends(
-            frames,
-            at,
-            pattern.segments,
-            pattern.order,
-            shape,
-            QueueEnds(partial(self._queue_end, topic)),
-            fields.sys_flag & KEPT_FLAGS | topic.added_flags,
-            fields.flag,
-            burst.origin.born_host,
-            count_room,
-            FREE_BYTES,
-            min(rules.settings.message_bytes_max, BODY_BYTES_MAX),
-            bytes_room,
-            RECORD_OVERHEAD_MAX + len(topic.name),
-        )
+    def take_together(
+        self, origins: Sequence[Origin], frames: list[Frame], *, deadline_ms: int
+    ) -> Sequence[int]:
+        """See `SendsLane`."""
+        if not self._is_open():
+            return ()
+        places, columns = self._alike.of_several(frames, [origin.born_host for origin in origins])
+        if len(places) < ALIKE_MIN:
+            return ()
+        its_origins = [origins[place] for place in places]
+        burst = LoneSends(self, its_origins, RequestCode.SEND_MESSAGE_V2, deadline_ms)
+        if not self._add(burst, columns):
+            return ()
+        burst.frames = [frames[place] for place in places]
+        self._commits.wait(self._commits.staging.stage_all(burst.messages, burst.ends[-1]), burst)
+        return places
 
     def _gather(
         self, burst: Burst, frames: Sequence[Frame], at: int, command: Command | None
@@ -298,7 +297,7 @@ class SendLane:
             queue = queues.get(at_queue) or queues.setdefault(at_queue, self._queue(*at_queue))
             has_room = len(keys) < count_room and size_bytes < bytes_room
             is_sized = 0 < len(body) <= body_bytes_max and len(frames[at].header) <= FREE_BYTES
-            if queue is None or not has_room or not is_sized or _asks_for_more(fields):
+            if queue is None or not has_room or not is_sized or asks_for_more(fields):
                 break
             try:
                 plain = read((fields.properties or "").encode())
@@ -346,12 +345,14 @@ class SendLane:
     # The outcome of a burst.
 
     def committed(self, burst: Burst, staged: StagedEntry, place: int) -> None:
-        """Answer the sends of a burst, which stand from `place` on, with one joined answer if all is plain."""
-        if not (burst.singled_out or self._new_topics.names or burst.origin.is_gone):
+        """Answer the sends of a burst, which stand from `place` on, together if all is plain."""
+        if not (burst.singled_out or self._new_topics.names or burst.is_any_gone):
             try:
                 self._answer(burst, staged, place)
             except Exception as error:  # the ordinary way finds out which of them it is
-                if not self._mistakes.note(error, f"a joined answer to {burst.origin.address}"):
+                if not self._mistakes.note(
+                    error, f"an answer to {burst.origin.address} and others"
+                ):
                     raise
             else:
                 return
@@ -359,13 +360,18 @@ class SendLane:
             send.committed(staged, at)
 
     def _answer(self, burst: Burst, staged: StagedEntry, place: int) -> None:
-        """Answer plain sends, none of which has been singled out, with one joined answer."""
+        """Answer plain sends, none of which has been singled out: those of one client with one joined answer."""
         self._known.leave_together(burst.keys)
         # A client sends with one code; who mixes them has all of a burst counted as its first.
         calls, arrived_ms = self._calls_of(burst.code), burst.deadline_ms - HOLD_MS
         calls.answered(ResponseCode.SUCCESS, arrived_ms, len(burst.keys))
         records = staged.records[place : place + len(burst.keys)]
-        burst.origin.send(self._replies.join_plain(self._id_prefix, records, burst.opaques))
+        if isinstance(burst, LoneSends):
+            answers = self._replies.each_plain(self._id_prefix, records, burst.opaques)
+            for origin, answer in zip(burst.origins, answers, strict=True):
+                origin.send(answer)
+        else:
+            burst.origin.send(self._replies.join_plain(self._id_prefix, records, burst.opaques))
 
     def single_out(self, burst: Burst, at: int) -> SendOperation:
         """Make the send at a place of a burst a request of its own, if it is none yet."""

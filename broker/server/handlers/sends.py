@@ -183,7 +183,7 @@ class Sends:
         queue_end, body, properties, sys_flag, *_, folded = burst.messages[at]
         message = MessagePlan(fields.flag, body, properties, burst.keys[at], folded)
         send = SendOperation(
-            burst.origin,
+            burst.origin_of(at),
             self._by_code[command.code],
             burst.frames[at],
             command,

@@ -68,6 +68,22 @@ class RequestLane(Protocol[Hot]):
         ...
 
 
+class SendsLane(RequestLane[SendRequest], Protocol):
+    """The way for sends."""
+
+    def take_together(
+        self, origins: Sequence[Origin], frames: list[Frame], *, deadline_ms: int
+    ) -> Sequence[int]:
+        """Carry out those of some requests, each of another client's own connection, that are plain sends.
+
+        It takes none that `Dispatch.seen` might have to look at.
+
+        Returns:
+            The places of those that it took.
+        """
+        ...
+
+
 class Dispatch:
     """The table of all codes that this node handles; services register what they take.
 
@@ -81,7 +97,7 @@ class Dispatch:
     """
 
     def __init__(self, router: Router, now_ms: Callable[[], int]) -> None:
-        self.lane: RequestLane[SendRequest] | None = None
+        self.lane: SendsLane | None = None
         self.pull_lane: RequestLane[PullRequest] | None = None
         self.client_answers: Callable[[int, RemotingCommand], None] | None = None
         self.seen: Callable[[Origin, Sequence[Frame]], None] | None = None
@@ -132,6 +148,18 @@ class Dispatch:
         if self.guard is None or origin.is_forwarded:
             return self._carry_out(origin, frames, is_over)
         return self._carry_out_admitted(self.guard, origin, frames, is_over)
+
+    def handle_together(self, origins: Sequence[Origin], frames: list[Frame]) -> Sequence[int]:
+        """Carry out those of some requests, each of another client's own connection, that are plain.
+
+        The others are for `handle`, which would have done the same with these.
+
+        Returns:
+            The places of those that were carried out.
+        """
+        if self.guard is not None or self.lane is None:
+            return ()
+        return self.lane.take_together(origins, frames, deadline_ms=self._now_ms() + HOLD_MS)
 
     def _carry_out_admitted(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Protocol
 
@@ -11,6 +11,9 @@ from dledger_mq.message.errors import MessageFormatError
 from dledger_mq.message.hosts import pack_host
 from dledger_mq.net.frame_socket import UNSENT_BYTES_MAX, FrameSocket
 from dledger_mq.remoting.header import encode_command, make_response
+
+TOGETHER_MIN = 4
+"""Connections from which on they are written to together."""
 
 _UNKNOWN_HOST = bytes(8)
 _numbers = count(1)
@@ -65,11 +68,31 @@ class Origin(Protocol):
         ...
 
 
+def _always() -> bool:
+    """Tell that each connection has to be asked whether it has ended."""
+    return True
+
+
 class Outputs:
-    """The connections that have something gathered; `flush` writes it, one system call for each."""
+    """The connections that have something gathered; `flush` writes it, one system call for each.
+
+    Attributes:
+        may_have_ended: tells whether any connection may have ended without having been read to its end.
+        send_each: writes to several connections at once, to each its own; None: they are written to one by one.
+    """
 
     def __init__(self) -> None:
+        self.may_have_ended: Callable[[], bool] = _always
+        self.send_each: Callable[[list[FrameSocket], list[bytes]], None] | None = None
         self._dirty: list[ClientOrigin] = []
+        self._are_there = False
+
+    @property
+    def are_there(self) -> bool:
+        """True if no connection has ended but those that are closed; asked once for all that is written together."""
+        if not self._are_there:
+            self._are_there = not self.may_have_ended()
+        return self._are_there
 
     def mark(self, origin: ClientOrigin) -> None:
         """Add a connection that had nothing to be written, and now has."""
@@ -77,23 +100,44 @@ class Outputs:
 
     def flush(self) -> None:
         """Write everything. Whoever produced answers calls this at the end of a batch of them."""
+        self._are_there = False
         if self._dirty:
             dirty, self._dirty = self._dirty, []
-            for origin in dirty:
+            if self.send_each is None or len(dirty) < TOGETHER_MIN:
+                for origin in dirty:
+                    origin.flush()
+            else:
+                self._write_each(dirty, self.send_each)
+
+    def _write_each(
+        self,
+        origins: list[ClientOrigin],
+        send_each: Callable[[list[FrameSocket], list[bytes]], None],
+    ) -> None:
+        """Write to several connections; what came in pieces that are not to be joined goes by itself."""
+        connections: list[FrameSocket] = []
+        texts: list[bytes] = []
+        for origin in origins:
+            text = origin.take_joined()
+            if text is None:
                 origin.flush()
+            else:
+                connections.append(origin.connection)
+                texts.append(text)
+        send_each(connections, texts)
 
 
 class ClientOrigin:
     """A client that is connected here."""
 
     __slots__ = (
-        "_connection",
         "_gathered",
         "_had_ended",
         "_has_views",
         "_outputs",
         "address",
         "born_host",
+        "connection",
         "number",
     )
 
@@ -103,7 +147,7 @@ class ClientOrigin:
         self.number = next(_numbers)
         self.address = connection.peer
         self.born_host = host_field(connection.peer)
-        self._connection = connection
+        self.connection = connection
         self._outputs = outputs
         self._gathered: list[bytes | memoryview] = []
         self._has_views = False
@@ -112,20 +156,22 @@ class ClientOrigin:
     @property
     def is_closed(self) -> bool:
         """True once the connection has ended."""
-        return self._connection.is_closed
+        return self.connection.is_closed
 
     @property
     def is_gone(self) -> bool:
         """See `Origin`."""
+        if self._outputs.are_there:
+            return self.connection.is_closed
         if not self._gathered:
-            return self._connection.has_ended
+            return self.connection.has_ended
         if self._had_ended is None:
-            self._had_ended = self._connection.has_ended
+            self._had_ended = self.connection.has_ended
         return self._had_ended
 
     def has_room(self, size_bytes: int) -> bool:
         """Return True if a request of this size may join what is on its way; too much would end the connection."""
-        on_its_way = self._connection.unsent_bytes + sum(map(len, self._gathered))
+        on_its_way = self.connection.unsent_bytes + sum(map(len, self._gathered))
         return not on_its_way or on_its_way + size_bytes <= UNSENT_BYTES_MAX // 2
 
     def send(self, frame: bytes) -> None:
@@ -143,15 +189,23 @@ class ClientOrigin:
         self._gathered.extend(pieces)
         self._has_views = True
 
+    def take_joined(self) -> bytes | None:
+        """Take all frames that were added, joined; None: there are none, or they are not to be joined."""
+        gathered = self._gathered
+        if not gathered or self._has_views:
+            return None
+        self._gathered = []
+        return b"".join(gathered)
+
     def flush(self) -> None:
         """Write all frames that were added, in one call."""
         if self._gathered:
             gathered, self._gathered = self._gathered, []
             if self._has_views:
                 self._has_views = False
-                self._connection.send_pieces(gathered)
+                self.connection.send_pieces(gathered)
             else:
-                self._connection.send_many(gathered)
+                self.connection.send_many(gathered)
 
     def pass_back(self, code: int, remark: str) -> None:
         """Refuse: a request of a client's own connection was not forwarded."""

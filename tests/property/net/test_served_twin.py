@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from re import sub
 from typing import Final, cast
@@ -18,8 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from broker.net import served_connections
+from broker.net import lone_reads, served_connections
+from broker.net.served_connection import ServedConnection
 from broker.net.served_connections import ServedConnections
+from broker.net.shared_writes import send_each
 from dledger.runtime.frame_room import FrameRoom
 from dledger_mq.net.connection import Connection
 from dledger_mq.net.frame_socket import FrameSocket
@@ -43,7 +46,7 @@ KINDS: Final = {
 
 @dataclass(frozen=True)
 class Step:
-    """What a client does: sends the next bytes of its stream, reads, or ends."""
+    """What a client does: sends the next bytes of its stream, alone or with all others, reads, or ends."""
 
     client: int
     act: str
@@ -53,7 +56,7 @@ class Step:
 STEPS: Final = st.builds(
     Step,
     st.integers(0, 2),
-    st.sampled_from(["send"] * 6 + ["read", "half-close", "close"]),
+    st.sampled_from(["send"] * 4 + ["all send"] * 3 + ["read", "half-close", "close"]),
     st.one_of(st.integers(1, 60), st.integers(1, 100_000)),
 )
 STREAMS: Final = st.lists(
@@ -96,8 +99,10 @@ class Server(ABC):
     def closed(self, connection: FrameSocket) -> None:
         number = self.numbers[connection]
         assert number not in self.ended, f"{number} ended twice"
-        # How many of the bytes a socket took, and how many wait, is the system's affair.
-        self.ended[number] = sub(r"\d+", "N", connection.close_reason)
+        # How many of the bytes a socket took, and how many wait, is the system's affair; so is whether a connection
+        # that broke while bytes wait is written to first, or read.
+        reason = sub(r"^(read|write) failed: .*", "it broke", connection.close_reason)
+        self.ended[number] = sub(r"\d+", "N", reason)
 
     def seen(self) -> dict[int, bool]:
         return {number: connection.has_ended for connection, number in self.numbers.items()}
@@ -129,9 +134,11 @@ class OneTaskServer(Server):
 
     def __init__(self, nursery: trio.Nursery) -> None:
         super().__init__()
+        self.calls = 0
         self._served = ServedConnections(
             self.handle,
             closed=self.closed,
+            handle_together=self.handle_together,
             room=FrameRoom(),
             frame_bytes_max=FRAME_BYTES_MAX,
             unsent_bytes_max=UNSENT_BYTES_MAX,
@@ -140,6 +147,30 @@ class OneTaskServer(Server):
 
     def add(self, far: socket.socket) -> FrameSocket:
         return self._served.add(far)
+
+    def handle_together(
+        self, _connections: list[ServedConnection], _frames: list[Frame]
+    ) -> Sequence[int]:
+        """Take none."""
+        return ()
+
+
+class TogetherServer(OneTaskServer):
+    """One task for all, which hands over what several had together, and answers it in one go."""
+
+    def handle_together(
+        self, connections: list[ServedConnection], frames: list[Frame]
+    ) -> Sequence[int]:
+        """Take those that are usual; now and then all but the first."""
+        self.calls += 1
+        usual = [at for at, frame in enumerate(frames) if frame.body in {b"small", b"large"}]
+        taken = usual[self.calls % 2 :]
+        for at in taken:
+            self.handled[self.numbers[connections[at]]].append(frames[at].body)
+        sizes = [LARGE_BYTES if frames[at].body == b"large" else 10 for at in taken]
+        answers = [encode_frame(b"", bytes(size)) for size in sizes]
+        send_each([connections[at] for at in taken], answers)
+        return taken
 
 
 class Client:
@@ -157,7 +188,7 @@ class Client:
         if self.sock.fileno() < 0:
             return
         try:
-            if step.act == "send" and not self._has_ended:
+            if step.act.endswith("send") and not self._has_ended:
                 sent = self.sock.send(self._stream[: step.count])
                 self._stream = self._stream[sent:]
             elif step.act == "read":
@@ -189,7 +220,9 @@ async def observed(kind: type[Server], streams: list[bytes], steps: list[Step]) 
             server = cast("type[OneTaskServer | OrdinaryServer]", kind)(nursery)
             clients += [Client(server, stream) for stream in streams]
             for step in steps:
-                clients[step.client].take(step)
+                for number, client in enumerate(clients):
+                    if number == step.client or step.act == "all send":
+                        client.take(step)
                 seen = server.seen()
                 await wait_all_tasks_blocked()
                 handled = [list(each) for each in server.handled]
@@ -202,15 +235,21 @@ async def observed(kind: type[Server], streams: list[bytes], steps: list[Step]) 
     return after
 
 
+@pytest.mark.parametrize("kind", [OneTaskServer, TogetherServer])
 @pytest.mark.parametrize(("frames_max", "turn_s"), [(64, 0.01), (1, 0.0), (3, 0.0)])
 @settings(max_examples=100, deadline=None)
 @given(streams=STREAMS, steps=st.lists(STEPS, min_size=1, max_size=40))
 def test_both_are_told_the_same(
-    frames_max: int, turn_s: float, streams: list[list[str]], steps: list[Step]
+    kind: type[OneTaskServer],
+    frames_max: int,
+    turn_s: float,
+    streams: list[list[str]],
+    steps: list[Step],
 ) -> None:
     raw = [b"".join(KINDS[kind] for kind in stream) for stream in streams]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(served_connections, "FRAMES_MAX", frames_max)
         patched.setattr(served_connections, "TURN_S", turn_s)
-        one = trio.run(observed, OneTaskServer, raw, steps)
+        patched.setattr(lone_reads, "TOGETHER_MIN", 1)
+        one = trio.run(observed, kind, raw, steps)
     assert one == trio.run(observed, OrdinaryServer, raw, steps)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from broker.access.guard import AccessGuard
+from broker.access.rules import AccessRules
 from dledger_mq.message.batch import BatchItem, encode_batch
 from dledger_mq.remoting.errors import FrameError
-from dledger_mq.remoting.frame import encode_frame
+from dledger_mq.remoting.frame import Frame, FrameDecoder, encode_frame
 from dledger_mq.remoting.header import encode_command, make_request
 from dledger_mq.remoting.requests import SEND_LONG_NAMES
 from tests.property.server.twin_leaders import BODY_BYTES_MAX, TwinLeader
@@ -230,11 +233,34 @@ def alike_reads(draw: st.DrawFn) -> tuple[str, int, bytes]:
     return "read", draw(st.integers(0, 2)), b"".join(pieces)
 
 
+def cut(data: bytes) -> list[bytes]:
+    """The frames of a read."""
+    pieces, at = [], 0
+    while at < len(data):
+        end = at + 4 + struct.unpack_from(">i", data, at)[0]
+        pieces.append(data[at:end])
+        at = end
+    return pieces
+
+
+@st.composite
+def reads_of_several(draw: st.DrawFn) -> tuple[str, int, bytes]:
+    """One frame each of several connections, of one kind or of two in turn."""
+    _, _, one = draw(st.one_of(reads(), alike_reads(), alike_reads()))
+    _, _, other = draw(alike_reads())
+    if draw(st.booleans()):
+        return "together", 0, one
+    pairs = zip_longest(cut(one), cut(other), fillvalue=b"")
+    return "together", 0, b"".join(piece for pair in pairs for piece in pair)
+
+
 STEPS = st.one_of(
     reads(),
     reads(),
     alike_reads(),
     alike_reads(),
+    reads_of_several(),
+    reads_of_several(),
     st.sampled_from(
         [
             ("flush", 0, b""),
@@ -274,6 +300,8 @@ def carry_out(leader: TwinLeader, what: str, number: int, data: bytes) -> None:
                 leader.read(number, data)
             except FrameError:
                 origin.is_closed = origin.is_gone = True
+        case "together":
+            leader.read_together(data)
         case "flush" if is_leading:
             leader.commits.flush()
         case "commit" if is_leading:
@@ -294,9 +322,16 @@ def carry_out(leader: TwinLeader, what: str, number: int, data: bytes) -> None:
             origin.is_gone = True
 
 
+def twins() -> tuple[TwinLeader, TwinLeader]:
+    """One with the lane, and one that does the same in the same order without it."""
+    fast, ordinary = TwinLeader(has_lane=True), TwinLeader(has_lane=False)
+    ordinary.ahead = fast
+    return fast, ordinary
+
+
 def run_both(steps: Sequence[tuple[str, int, bytes]]) -> TwinLeader:
     """Do all steps with both, and compare after each; return the one with the lane."""
-    fast, ordinary = TwinLeader(has_lane=True), TwinLeader(has_lane=False)
+    fast, ordinary = twins()
     for step in (*FIRST, *steps, ("lead", 0, b""), ("route", 0, b""), *[("commit", 0, b"")] * 9):
         carry_out(fast, *step)
         carry_out(ordinary, *step)
@@ -331,7 +366,7 @@ def test_sends_to_a_topic_that_is_new_are_answered_once_it_is_known() -> None:
     """The first creates it, the second passes its checks, the others are plain."""
     pieces = [plain(number, f"k{number}", b="New") for number in range(5)]
     steps = [("read", 0, b"".join(pieces)), ("flush", 0, b""), ("commit", 0, b"")]
-    fast, ordinary = TwinLeader(has_lane=True), TwinLeader(has_lane=False)
+    fast, ordinary = twins()
     for step in steps:
         carry_out(fast, *step)
         carry_out(ordinary, *step)
@@ -369,6 +404,88 @@ def test_a_send_in_flight_that_is_divided_off_is_joined_by_its_repeat() -> None:
     )
     assert opaques(fast.origins[1].sent) == [9]
     assert sum(entry.body.count(b"x" * 500) for entry in fast.log.entries) == 6
+
+
+def test_sends_of_several_connections_are_divided_and_joined_as_those_of_one() -> None:
+    """An entry takes two, one client is gone, another sends again what is in flight, and the next leader goes on."""
+    together = b"".join(plain(number, f"k{number}", body=b"x" * 500) for number in range(6))
+    again = plain(9, "k4", body=b"x" * 500)
+    steps = [("together", 0, together), ("flush", 0, b""), ("go", 2, b""), ("read", 1, again)]
+    fast = run_both([*steps, ("commit", 0, b"")])
+    assert opaques(fast.origins[0].sent) == [99, 99, 0]
+    assert opaques(fast.origins[1].sent) == [1, 9]
+    assert [opaques(fast.origins[number].sent) for number in range(2, 6)] == [[2], [3], [4], [5]]
+    for lost in ("lose", "depose"):
+        fast = run_both([*steps, (lost, 0, b""), ("lead", 0, b"")])
+        assert opaques(fast.origins[5].sent) == [5]
+
+
+def test_sends_of_several_kinds_are_taken_together() -> None:
+    """Once a pattern of each is known: before, one that is new ends it."""
+    pieces = [plain(number, f"k{number}", b="TM"[number % 2]) for number in range(8)]
+    first, second = [b"".join(pieces[:4] * 2), b"".join(pieces)]
+    steps = [("together", 0, first), ("commit", 0, b"")]
+    fast, ordinary = twins()
+    for step in (*FIRST, *steps, ("together", 0, second)):
+        carry_out(fast, *step)
+        carry_out(ordinary, *step)
+    assert fast.seen() == ordinary.seen()
+    run_both([*steps, ("together", 0, second)])
+
+
+@pytest.mark.parametrize("what", ["read", "together"])
+def test_a_key_that_comes_twice_at_once_is_a_repeat(what: str) -> None:
+    pieces = [plain(number, f"k{number % 4}") for number in range(6)]
+    fast = run_both([(what, 0, b"".join(pieces)), ("commit", 0, b"")])
+    assert [
+        sum(entry.body.count(b"k%d" % key) for entry in fast.log.entries) for key in range(4)
+    ] == [1] * 4
+
+
+@pytest.mark.parametrize("staged_count", [18, 20])
+def test_no_more_sends_of_several_connections_are_taken_than_there_is_room_for(
+    staged_count: int,
+) -> None:
+    """The others are refused, whatever their kind."""
+    pieces = [plain(number, f"k{number}", b="TM"[number % 2]) for number in range(10)]
+    known = [("together", 0, b"".join(pieces[at:])) for at in (0, 1)]
+    staged = b"".join(plain(number, f"s{number}") for number in range(staged_count))
+    again = [piece.replace(b"k", b"m") for piece in pieces]
+    steps = [*known, *[("commit", 0, b"")] * 3, ("read", 12, staged)]
+    fast, ordinary = twins()
+    for step in (*FIRST, *steps):
+        carry_out(fast, *step)
+        carry_out(ordinary, *step)
+    room = fast.commits.room[0]
+    assert 0 < room < len(again)
+    for leader in (fast, ordinary):
+        leader.read_together(b"".join(again))
+        assert leader.commits.room[0] <= 0
+    assert fast.seen() == ordinary.seen()
+
+
+def frames_in(*pieces: bytes) -> list[Frame]:
+    decoder = FrameDecoder()
+    decoder.feed(b"".join(pieces))
+    return decoder.frames()
+
+
+def test_what_may_ask_for_a_reply_or_has_to_be_admitted_goes_the_ordinary_way() -> None:
+    """Somebody looks at each of these."""
+    leader = TwinLeader(has_lane=True)
+    for step in FIRST:
+        carry_out(leader, *step)
+    reply = "UNIQ_KEY\x01r{}\x02REPLY_TO_CLIENT\x01me\x02"
+    asked = frames_in(*(plain(number, "", i=reply.format(number)) for number in range(5)))
+    usual = frames_in(*(plain(number, f"k{number}") for number in range(5)))
+    origins: list[Any] = leader.origins[:5]
+    assert leader.dispatch.handle_together(origins, asked) == ()
+    assert leader.dispatch.handle_together(origins, usual[:3]) == ()
+    leader.dispatch.guard = AccessGuard(AccessRules())
+    assert leader.dispatch.handle_together(origins, usual) == ()
+    leader.dispatch.guard = None
+    mixed = [usual[0], asked[1], *usual[2:]]
+    assert leader.dispatch.handle_together(origins, mixed) == [0, 2, 3, 4]
 
 
 def test_what_is_not_plain_keeps_its_turn() -> None:

@@ -23,6 +23,7 @@ Step = tuple[str, int, bytes]
 def run_both(steps: list[Step]) -> TwinLeader:
     """Do all steps with both, and compare after each; return the one with compiled code."""
     fast, ordinary = TwinLeader(has_lane=True), TwinLeader(has_lane=True)
+    ordinary.ahead = fast
     for step in (*FIRST, *steps, ("lead", 0, b""), ("route", 0, b""), *[("commit", 0, b"")] * 9):
         with stage(is_compiled=True):
             carry_out(fast, *step)

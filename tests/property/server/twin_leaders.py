@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
@@ -28,6 +29,7 @@ from dledger import EntryId, NodeId, NotLeaderError, Role, TransferringError
 from dledger.raft.entry import EntryKind
 from dledger.raft.ids import Term
 from dledger_mq.message.ids import OffsetIdMaker
+from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.replies import SendReplies
 from tests.unit.server.lone_leader import LeaderLog
@@ -75,12 +77,19 @@ class TwinOrigin:
 
 
 class TwinLeader:
-    """One of both. What it does not do by itself: to flush, to commit, to lose its leadership."""
+    """One of both. What it does not do by itself: to flush, to commit, to lose its leadership.
+
+    Attributes:
+        ahead: the twin whose order among connections this one has; None: its own.
+        order: in which the connections had their turn that were ready together.
+    """
 
     def __init__(self, *, has_lane: bool) -> None:
         self.state = BrokerState()
         self.log = TwinLog(self.state)
-        self.origins = [TwinOrigin(number) for number in range(1, 4)]
+        self.ahead: TwinLeader | None = None
+        self.order: list[int] = []
+        self.origins = [TwinOrigin(number) for number in range(1, 14)]
         self.unrouted: list[Any] = []
         catalog = Catalog(self.state.topics.get, self.state.groups.get)
         self.commits = Commits(
@@ -137,6 +146,23 @@ class TwinLeader:
         decoder = FrameDecoder()
         decoder.feed(data)
         self.dispatch.handle(cast("Any", self.origins[origin]), decoder.frames())
+
+    def read_together(self, data: bytes) -> None:
+        """Take one frame each of as many connections, those that are open, in the order of the twin that is ahead."""
+        decoder = FrameDecoder()
+        decoder.feed(data)
+        open_ones = [origin for origin in self.origins if not origin.is_closed]
+        pairs = list(zip(open_ones, decoder.frames(), strict=False))
+        origins, frames = [origin for origin, _ in pairs], [frame for _, frame in pairs]
+        taken: Sequence[int] = ()
+        if self.ahead is None:
+            taken = self.dispatch.handle_together(cast("Any", origins), frames)
+            self.order = [*taken, *(at for at in range(len(pairs)) if at not in taken)]
+        for origin, frame in [pairs[at] for at in (self.ahead or self).order[len(taken) :]]:
+            try:
+                self.dispatch.handle(cast("Any", origin), [frame])
+            except FrameError:
+                origin.is_closed = origin.is_gone = True
 
     def commit(self) -> None:
         self.commits.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import zlib
@@ -37,6 +38,7 @@ TWINS = (
     "tests/property/store/test_encoded_runs_twin.py",
     "tests/property/service/test_batches_twin.py",
     "tests/property/net/test_cut_frames_twin.py",
+    "tests/property/net/test_sockets_twin.py",
     "tests/unit/remoting/test_send_patterns.py",
     "tests/unit/client/test_pulled_messages.py",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away",
@@ -46,6 +48,7 @@ TWINS = (
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_filters",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_pulls",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_bursts",
+    "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_sockets",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_columns",
     *(("tests/property/pipeline/test_columns_twin.py",) if find_spec("pyarrow") else ()),
 )
@@ -251,19 +254,31 @@ def test_no_reference_is_kept_or_given_away_by_bursts() -> None:
     segments = (b'{"o":', b',"q":"', b'","b":"', b'","k":"', b'"}')
     frame, end, prefix = Frame(0, header, body), queue_end(b"T"), b"1234567890ABCDEF"
     queues, flags = {3: end, 4: None}, 1 << 20
-    rest = (queues, flags, flags, BORN, 9, 999, 999, 999_999, 9)
+    mine = (queues, flags, flags, 9)
+    rest = (BORN, 9, 999, 999, 999_999, 0)
+    kinds = ((segments, b"oqbk", SHAPE, *mine), ((b"", *segments[1:]), b"oqbk", SHAPE, *mine))
     sound, other = [frame] * 3, Frame(0, header.replace(b'"3"', b'"4"'), body)
     reads: list[tuple[Any, ...]] = [
-        (sound, 0, segments, b"oqbk", SHAPE, *rest),
-        ([frame, other], 0, segments, b"oqbk", SHAPE, *rest),
-        ([frame, 5], 0, segments, b"oqbk", SHAPE, *rest),
-        (sound, 0, segments, b"oqbo", SHAPE, *rest),
-        (sound, 0, (*segments[:4], 5), b"oqbk", SHAPE, *rest),
-        (sound, 0, segments, b"oqbk", (b"", 5, None, None), *rest),
-        (sound, 0, segments, b"oqbk", SHAPE, {}, *rest[1:]),
-        (sound, 0, segments, b"oqbk", SHAPE, 5, *rest[1:]),
-        (sound, 0, segments, "oqbk", SHAPE, *rest),
-        (5, 0, segments, b"oqbk", SHAPE, *rest),
+        (sound, 0, kinds[:1], *rest),
+        (sound, 0, kinds[::-1], *rest),
+        (sound, 0, (), *rest),
+        ([frame, other], 0, kinds, *rest),
+        ([frame, 5], 0, kinds, *rest),
+        (sound, 0, kinds, [BORN] * 3, *rest[1:]),
+        (sound, 0, kinds, [BORN], *rest[1:]),
+        (sound, 0, kinds, 5, *rest[1:]),
+        (sound, 0, (5,), *rest),
+        (sound, 0, kinds * 33, *rest),
+        (sound, 0, (kinds[0][:-1],), *rest),
+        (sound, 0, ((segments, b"oqbo", SHAPE, *mine),), *rest),
+        (sound, 0, (((*segments[:4], 5), b"oqbk", SHAPE, *mine),), *rest),
+        (sound, 0, ((segments, b"oqbk", (b"", 5, None, None), *mine),), *rest),
+        (sound, 0, ((segments, b"oqbk", 5, *mine),), *rest),
+        (sound, 0, ((segments, b"oqbk", SHAPE, {}, *mine[1:]),), *rest),
+        (sound, 0, ((segments, b"oqbk", SHAPE, 5, *mine[1:]),), *rest),
+        (sound, 0, ((segments, "oqbk", SHAPE, *mine),), *rest),
+        (sound, 0, [], *rest),
+        (5, 0, kinds, *rest),
     ]
     data = encode_frame(header, body) * 2
 
@@ -299,6 +314,7 @@ def test_no_reference_is_kept_or_given_away_by_bursts() -> None:
             _outcome(compiled.cut_frames, *arguments)
         for arguments in joins:
             _outcome(compiled.join_answers, *arguments)
+            _outcome(compiled.each_answer, *arguments)
 
     with stage(is_compiled=True):
         found = compiled.read_sends(*reads[0])
@@ -311,6 +327,42 @@ def test_no_reference_is_kept_or_given_away_by_bursts() -> None:
             use_all()
         assert [sys.getrefcount(each) for each in watched if each is not None] == before
         assert sys.getallocatedblocks() - blocks < 50, "one for each round would be a leak"
+
+
+@needs_compiled
+def test_no_reference_is_kept_or_given_away_by_sockets() -> None:
+    """On all ways out, as before."""
+    data, other = encode_frame(b"header", b"x" * 600), b"no frame"
+    limits = (9999, 99_999, 9999, 999)
+
+    def fail(*_arguments: Any) -> Any:
+        raise ZeroDivisionError
+
+    watched: list[Any] = [data, other, fail, Frame, None]
+    with stage(is_compiled=True), socket.socket() as unconnected:
+        near, far = socket.socketpair()
+        with near, far:
+            both = [near.fileno(), far.fileno()]
+
+            def use_all() -> None:
+                for make in (Frame, fail):
+                    for sent in (data, other):
+                        assert compiled.send_each(both, [sent, data]) == [len(sent), len(data)]
+                        _outcome(compiled.receive_frames, both, *limits, make)
+                for wrong in (5, ["x"], [-1], [unconnected.fileno()]):
+                    _outcome(compiled.receive_frames, wrong, *limits, Frame)
+                    _outcome(compiled.send_each, wrong, [data])
+                _outcome(compiled.receive_frames, both, *limits, Frame)
+                _outcome(compiled.send_each, both, [data, 5])
+                _outcome(compiled.send_each, both, [data])
+
+            use_all()
+            before = [sys.getrefcount(each) for each in watched if each is not None]
+            blocks = sys.getallocatedblocks()
+            for _ in range(50):
+                use_all()
+            assert [sys.getrefcount(each) for each in watched if each is not None] == before
+            assert sys.getallocatedblocks() - blocks < 50, "one for each round would be a leak"
 
 
 class Unequal:

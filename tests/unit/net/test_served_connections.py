@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -14,12 +14,14 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.net import served_connections
-from broker.net.served_connection import ServedConnection
+from broker.net.served_connection import LONE_BYTES_MAX, ServedConnection
 from broker.net.served_connections import FRAMES_MAX, ServedConnections
+from broker.net.shared_writes import send_each
 from dledger.runtime.frame_room import FrameRoom
 from dledger_mq.net.frame_socket import READ_BYTES, FrameSocket
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame, FrameDecoder, encode_frame
+from tests.stages import EACH, needs_compiled, stage
 
 TIMEOUT_S = 60.0
 FRAME = encode_frame(b"h", b"body")
@@ -38,6 +40,7 @@ class Server:
     unsent_bytes_max: int = 1 << 20
     room_bytes: int = 64 * KIBI
     is_waited_for: bool = False
+    together_max: int = 0
 
     def __post_init__(self) -> None:
         self.room = FrameRoom(self.room_bytes)
@@ -47,6 +50,7 @@ class Server:
             self.handle,
             closed=self.closed,
             turn_ended=self.turn_ended,
+            handle_together=self.handle_together,
             room=self.room,
             frame_bytes_max=1 << 20,
             unsent_bytes_max=self.unsent_bytes_max,
@@ -65,6 +69,16 @@ class Server:
         self.answers.setdefault(connection, []).extend(
             encode_frame(frame.header, frame.body) for frame in frames
         )
+
+    def handle_together(
+        self, connections: list[ServedConnection], frames: list[Frame]
+    ) -> Sequence[int]:
+        """Takes the first of those that do not say no."""
+        taken = [at for at, frame in enumerate(frames) if frame.body != b"no"][: self.together_max]
+        for at in taken:
+            self.answers[connections[at]] = [encode_frame(frames[at].header, frames[at].body)]
+        self.told.append(f"together:{len(taken)} of {len(frames)}")
+        return taken
 
     def turn_ended(self) -> bool:
         self.told.append("turn")
@@ -653,3 +667,135 @@ async def test_connections_without_a_whole_frame_leave_turns_to_others(
     async with serving(server):
         await until(lambda: all(each.received_bytes for each in server.served.connections))
         assert server.told.count("turn") >= 7
+
+
+def lone_ones(server: Server, count: int) -> list[socket.socket]:
+    """Clients that have sent one frame and have its answer, as many as `served` has served."""
+    return [server.connect(f"c{number}")[0] for number in range(count)]
+
+
+async def ask_all(server: Server, clients: list[socket.socket], frames: list[bytes]) -> list[str]:
+    """Let each send something, and await as much; return what the server was told of it."""
+    before = len(server.told)
+    for near, data in zip(clients, frames, strict=True):
+        near.sendall(data)
+    for near, data in zip(clients, frames, strict=True):
+        assert await read(near, len(data)) == data
+    return [each for each in server.told[before:] if each != "turn"]
+
+
+NO = encode_frame(b"h", b"no")
+
+
+@needs_compiled
+async def test_frames_that_each_are_a_read_are_handed_over_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once each connection was seen to send one at a time. Who is not taken comes by itself in the same round."""
+    monkeypatch.setattr(served_connections, "TURN_S", 60.0)
+    server = Server(together_max=8)
+    clients = lone_ones(server, 9)
+    everybody = [f"c{number}:1" for number in range(9)]
+    async with serving(server):
+        assert sorted(await ask_all(server, clients, [FRAME] * 9)) == everybody
+        told = await ask_all(server, clients, [FRAME] * 9)
+        assert told == ["together:8 of 9", "c8:1"]
+        told = await ask_all(server, clients, [FRAME] * 2 + [NO] + [FRAME] * 6)
+        assert told == ["together:8 of 9", "c2:1"]
+        told = await ask_all(server, clients, [NO] * 9)
+        assert told == ["together:0 of 9", *everybody]
+        for connection in server.names:
+            assert connection.received_frames == 4
+            no_count = 2 if server.names[connection] == "c2" else 1
+            no_bytes = no_count * (len(FRAME) - len(NO))
+            assert connection.received_bytes == 4 * len(FRAME) - no_bytes
+
+
+@needs_compiled
+async def test_who_sends_more_or_less_than_a_frame_is_read_by_itself() -> None:
+    server = Server(together_max=256, room_bytes=1 << 20)
+    clients = lone_ones(server, 6)
+    large = encode_frame(b"h", bytes(LONE_BYTES_MAX))
+    async with serving(server):
+        await ask_all(server, clients, [FRAME] * 6)
+        for sent in (large, FRAME * 2):
+            await ask_all(server, clients, [sent] * 6)
+            assert not any(connection.is_lone for connection in server.served.connections)
+            await ask_all(server, clients, [FRAME] * 6)
+            assert all(connection.is_lone for connection in server.served.connections)
+        before = len(server.told)
+        for near in clients:
+            near.sendall(FRAME[:5])
+        await wait_all_tasks_blocked()
+        for near in clients:
+            near.sendall(FRAME[5:])
+            assert await read(near, len(FRAME)) == FRAME
+        assert not any(each.startswith("together") for each in server.told[before:])
+
+
+@needs_compiled
+async def test_what_was_read_of_a_connection_that_is_closed_meanwhile_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(served_connections, "TURN_S", 60.0)
+    server = Server(together_max=0)
+    clients = lone_ones(server, 6)
+    last = list(server.names)[-1]
+
+    def close_the_last(connection: FrameSocket, _frames: list[Frame]) -> None:
+        if connection is not last:
+            last.close("for another's sake")
+
+    async with serving(server):
+        await ask_all(server, clients, [FRAME] * 6)
+        server.before = close_the_last
+        before = len(server.told)
+        for near in clients:
+            near.sendall(FRAME)
+        await wait_all_tasks_blocked()
+        told = server.told[before:]
+    assert "c5:1" not in told
+    assert [each for each in told if "ended" in each] == ["c5 ended: for another's sake"]
+    assert "c4:1" in told
+
+
+@needs_compiled
+async def test_the_end_and_the_failure_of_lone_connections_are_told() -> None:
+    server = Server(together_max=256)
+    clients = lone_ones(server, 6)
+    async with serving(server):
+        await ask_all(server, clients, [FRAME] * 6)
+        clients[0].shutdown(socket.SHUT_WR)
+        clients[1].sendall(b"\xff" * 9)
+        for near in clients[2:]:
+            near.sendall(FRAME)
+        await wait_all_tasks_blocked()
+        assert "c0 ended: closed by the peer" in server.told
+        assert any(each.startswith("c1 ended: bad frame") for each in server.told)
+        assert "together:4 of 4" in server.told
+
+
+@pytest.mark.parametrize("is_compiled", EACH)
+async def test_each_of_several_connections_gets_its_own_bytes(is_compiled: bool) -> None:
+    """Behind what waits for it, as far as its socket takes them, and none of one that is closed."""
+    server = Server(unsent_bytes_max=64 << 20)
+    clients = lone_ones(server, 5)
+    waiting, closed, greedy, broken, plain = server.names
+    large = bytes(8 << 20)
+    async with serving(server):
+        waiting.send_nowait(large)
+        assert waiting.unsent_bytes
+        closed.close("by the test")
+        reset(clients[3])
+        with stage(is_compiled=is_compiled):
+            send_each(
+                [waiting, closed, greedy, broken, plain],
+                [b"behind", b"lost", large, b"lost", b"all"],
+            )
+        assert 0 < greedy.unsent_bytes < len(large)
+        assert greedy.sent_bytes == len(large) - greedy.unsent_bytes
+        assert broken.close_reason.startswith("write failed: [Errno")
+        assert plain.sent_bytes == 3
+        assert await read(clients[4], 3) == b"all"
+        assert await read(clients[2], len(large)) == large
+        assert await read(clients[0], len(large) + 6) == large + b"behind"

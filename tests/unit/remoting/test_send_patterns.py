@@ -87,24 +87,23 @@ def test_where_anything_could_be_taken_for_a_value_there_is_no_pattern(
 LONG_NAMES = b"producerGroup topic queueId sysFlag bornTimestamp flag properties".split()
 
 
-def read(frames: Any, first: int = 0, **changed: Any) -> compiled.SentColumns | None:
-    pattern = pattern_of(HEADER)
+def kind_of(header: bytes = HEADER, *, sys_flag: int = 1) -> compiled.SentKind:
+    pattern = pattern_of(header)
     assert pattern is not None
+    return (pattern.segments, pattern.order, SHAPE, {3: END, 4: None}, sys_flag, 2, 50)
+
+
+def read(frames: Any, first: int = 0, **changed: Any) -> compiled.SentColumns | None:
     arguments: dict[str, Any] = {
         "frames": frames,
         "first": first,
-        "segments": pattern.segments,
-        "order": pattern.order,
-        "shape": SHAPE,
-        "queues": {3: END, 4: None},
-        "sys_flag": 1,
-        "flag": 2,
-        "born_host": BORN,
+        "kinds": (kind_of(),),
+        "born_hosts": BORN,
         "count_max": 100,
         "header_bytes_max": 1000,
         "body_bytes_max": 1000,
         "room_bytes": 10_000,
-        "besides_bytes": 50,
+        "size_bytes": 0,
     }
     with stage(is_compiled=True):
         return compiled.read_sends(*(arguments | changed).values())
@@ -132,6 +131,46 @@ def test_sends_are_read_in_columns() -> None:
         0,
         (5, b"k-2", None),
     )
+
+
+OTHER_HEADER = HEADER.replace(b'"flag":0', b'"flag":0,"version":9')
+
+
+@needs_compiled
+def test_sends_of_several_kinds_and_clients_are_read_in_their_order() -> None:
+    """The bytes that were taken before count."""
+    kinds = (kind_of(), kind_of(OTHER_HEADER, sys_flag=8))
+    found = read(
+        [frame(header=HEADER), frame(header=OTHER_HEADER), frame(header=HEADER)],
+        kinds=kinds,
+        born_hosts=[b"host-" + bytes([number]) * 3 for number in range(3)],
+        size_bytes=1000,
+    )
+    assert found is not None
+    assert [(message[3], message[5][5:]) for message in found[0]] == [
+        (1, b"\0\0\0"),
+        (8, b"\1\1\1"),
+        (1, b"\2\2\2"),
+    ]
+    assert found[1] == [1071, 1142, 1213]
+    full = read([frame(), frame()], size_bytes=10_000)
+    assert full is not None
+    assert full[2] == []
+
+
+@needs_compiled
+def test_no_kind_takes_nothing_and_too_many_are_declined() -> None:
+    none = read([frame()], kinds=())
+    assert none is not None
+    assert none[0] == []
+    assert read([frame()], kinds=(kind_of(OTHER_HEADER),) * 63 + (kind_of(),)) is not None
+    assert read([frame()], kinds=(kind_of(),) * 65) is None
+
+
+@needs_compiled
+def test_a_missing_born_host_is_an_error() -> None:
+    with pytest.raises(IndexError):
+        read([frame(), frame()], born_hosts=[BORN])
 
 
 ODD_FRAMES: list[tuple[Frame, dict[str, Any]]] = [
@@ -182,12 +221,21 @@ def test_the_least_and_the_most_are_read() -> None:
     [
         {"frames": ()},
         {"first": -1},
-        {"segments": ()},
-        {"segments": (b"",) * 4 + (None,)},
-        {"order": b"oqb"},
-        {"order": b"oqbb"},
-        {"shape": (b"",)},
-        {"shape": ("", b"", 1, None)},
+        {"born_hosts": None},
+        *(
+            {"kinds": ((*kind_of()[:at], part, *kind_of()[at + 1 :]),)}
+            for at, part in (
+                (0, ()),
+                (0, (b"",) * 4 + (None,)),
+                (1, b"oqb"),
+                (1, b"oqbb"),
+                (2, (b"",)),
+                (2, ("", b"", 1, None)),
+                (6, -1),
+            )
+        ),
+        {"kinds": (kind_of()[:-1],)},
+        {"kinds": (5,)},
     ],
     ids=lambda changed: "-".join(changed),
 )
@@ -204,7 +252,10 @@ class Failing(dict[int, Any]):
 
 
 FAILURES: dict[str, Callable[[], dict[str, Any]]] = {
-    "a queue fails": lambda: {"frames": [frame()], "queues": Failing()},
+    "a queue fails": lambda: {
+        "frames": [frame()],
+        "kinds": ((*kind_of()[:3], Failing(), 1, 2, 50),),
+    },
     "no frame": lambda: {"frames": [frame(), 5]},
 }
 
