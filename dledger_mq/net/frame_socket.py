@@ -226,7 +226,6 @@ class FrameSocket(ABC):
         Raises:
             FrameError: the bytes are no frames. The connection is closed already.
         """
-        data: bytes | memoryview
         try:
             data = self._buffer.receive(self._sock, bytes_max)
         except BlockingIOError:
@@ -236,7 +235,7 @@ class FrameSocket(ABC):
             return []
         return self._take(data)
 
-    def _take(self, data: bytes) -> list[Frame]:
+    def _take(self, data: bytes | memoryview) -> list[Frame]:
         """Take a read, b"" at the end of the socket, and return the frames that are whole now.
 
         Raises:
