@@ -98,6 +98,18 @@ def test_a_part_that_the_system_has_in_memory_needs_no_load_once_it_was_verified
     assert bench.get(2, BIG - 5, 5) is None, "of the last part the log has only a stretch"
 
 
+def test_who_does_not_find_a_part_in_memory_says_where_it_reads() -> None:
+    bench = Bench(BIG)
+    noted: list[Position] = []
+    bench.log.note_reader = lambda position: noted.append(position)  # type: ignore[method-assign]
+    assert bench.get(1, PART_BYTES + 10, 100) is None
+    assert set(noted) == {PART_BYTES}
+    bench.load(bench.place(1, PART_BYTES + 10, 100))
+    del noted[:]
+    assert bench.get(1, PART_BYTES + 10, 100) is not None
+    assert noted == []
+
+
 @pytest.mark.parametrize("segment_bytes", [1 << 22, 100_000, 1])
 def test_any_place_is_given_as_it_was_written(segment_bytes: int) -> None:
     random = Random(2)
