@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -245,8 +246,10 @@ def test_a_group_goes_back_and_its_members_follow(group: Group) -> None:
         assert [each["topics"]["Orders"] for each in members] == ["*"]
         done = shown(group, *words, "--yes")
         assert done["members"] == [each["client_id"] for each in members]
-        assert poll(lambda: len(got) == 2 * COUNT, PATIENCE_S), "and again"
-    assert places(group, "again") == before
+        # Each node tells the members that it knows; one that hears it late goes back once more.
+        again = poll(lambda: sorted(Counter(got).values())[0] >= 2, PATIENCE_S)
+        assert again, f"and again: {Counter(got)}"
+        assert poll(lambda: places(group, "again") == before, PATIENCE_S)
 
 
 def test_a_clone_gets_the_places_of_another_group(group: Group) -> None:
