@@ -335,9 +335,12 @@ class LoadPlanner:
     def missing_pages(self, places: Iterable[Place], *, ahead: bool = True) -> list[PageLoad]:
         """Plan the reading of what `plan` will want to look up, as far as it is known before."""
         found: list[PageLoad] = []
-        looked_to = Position(0)
+        looked_to, before = Position(0), -1
         for position, _ in sorted(places):
             number = position >> PART_BITS
+            if number == before:
+                continue
+            before = number
             count = READ_AHEAD_BYTES >> PART_BITS if ahead and number - 1 in self._cache else 1
             # The entry before is what the chain of the first one follows.
             start, end = (
@@ -379,13 +382,17 @@ class LoadPlanner:
         """Return the parts that are wanted and not in memory, and the entries that are wanted of each."""
         missing: dict[int, list[Index]] = {}
         layout, cache = self._log.layout, self._cache
+        index, body, body_end, is_in_memory = Index(0), Position(0), Position(0), False
         for position, size_bytes in sorted(places):
-            index = layout.index_at(Position(position))
-            if index is None or index > last or self._log.cached(index) is not None:
+            if not body <= position < body_end:  # else it is another record of the same entry
+                found = layout.index_at(Position(position))
+                if found is None or found > last:
+                    continue
+                index = found
+                body, body_end = self._body_of(index)
+                is_in_memory = self._log.cached(index) is not None or cache.body(index) is not None
+            if is_in_memory:
                 continue
-            if cache.body(index) is not None:
-                continue
-            body, body_end = self._body_of(index)
             start = max(body, position)
             end = min(body_end, start + size_bytes)
             while start < end:
