@@ -153,6 +153,8 @@ class FrameStream:
             await trio.lowlevel.wait_readable(self.sock)
             if self._cut_off_for:
                 raise PeerProtocolError(self._cut_off_for)
+            if self.is_closed:  # when this task was about to go on
+                raise trio.ClosedResourceError
             try:
                 data = self.sock.recv(self._piece_bytes())
             except BlockingIOError:

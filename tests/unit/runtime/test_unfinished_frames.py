@@ -142,6 +142,20 @@ async def test_who_gave_its_room_back_holds_no_bytes(is_cut_off: bool) -> None:
         stream.close()
 
 
+async def test_who_is_about_to_read_when_the_stream_is_closed_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, theirs = socket.socketpair()
+    stream = FrameStream(ours, FrameDecoder(blob_bytes_max=MEBI))
+
+    async def close(_sock: socket.socket) -> None:
+        stream.close()
+
+    monkeypatch.setattr(trio.lowlevel, "wait_readable", close)
+    with theirs, pytest.raises(trio.ClosedResourceError):
+        await stream.receive()
+
+
 async def test_a_member_that_goes_within_a_frame_leaves_no_bytes() -> None:
     """Whether it hangs up or sends garbage; without the collector, which comes when it likes."""
     links = PeerLinks(NodeId("n0"), group_check=None, outsiders=LimitedLog())
