@@ -2,8 +2,9 @@
 
 Most answers hold plain records alone: of the topic and queue that were asked for, with IPv4 hosts, not compressed, not
 come back through a retry topic. Those are read in one loop, straight from the bytes to what the application gets, and
-what all of them share is made once. Where one record is anything else, or damaged, the whole answer is read again the
-general way (`decode_records`, `received`), so there is one definition of what an error is.
+what all of them share is made once: by compiled code, and where that declines or was not built, by Python (adr/0294).
+Where one record is anything else, or damaged, the whole answer is read again the general way (`decode_records`,
+`received`), so there is one definition of what an error is.
 """
 
 from __future__ import annotations

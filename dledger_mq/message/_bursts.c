@@ -6,8 +6,8 @@
  *     each_answer   the same, each by itself                                      (dledger_mq/remoting/replies.py)
  *
  * read_sends takes them in order up to the first that differs from all patterns in anything but its four numbers and
- * texts; that one, whatever it is, is for others to read. What was received comes from a client and is hostile: each number in it is
- * compared with what is left before anything is read by it.
+ * texts; that one, whatever it is, is for others to read. What was received comes from a client and is hostile: each
+ * number in it is compared with what is left before anything is read by it.
  */
 #include "_compiled.h"
 
